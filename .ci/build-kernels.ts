@@ -1,7 +1,13 @@
-/** A step of the build: see compile-kernels.ts. */
+/** A step of the build: see compile-kernels.ts and compile-fabric.ts. */
 import { dirname } from 'node:path';
 import { cpuKernelsPath } from '../native/cpu-kernels.ts';
+import { transferLibraryPath } from '../native/fabric/library-files.ts';
+import { compileFabric } from './compile-fabric.ts';
 import { compileKernels } from './compile-kernels.ts';
 
-for (const line of compileKernels(dirname(cpuKernelsPath), process.env.CC || 'cc'))
-  process.stderr.write(`${line}\n`);
+const compiler = process.env.CC || 'cc';
+const left_out = [
+  ...compileKernels(dirname(cpuKernelsPath), compiler),
+  ...compileFabric(dirname(transferLibraryPath), compiler),
+];
+for (const line of left_out) process.stderr.write(`${line}\n`);

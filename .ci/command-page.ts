@@ -9,7 +9,9 @@ const page_columns = 100;
 
 /** All commands that do something, by their full names, with the help they print. */
 export async function commandHelp(): Promise<{ name: string; help: string }[]> {
-  return leaves(await buildProgram(offlineContext()), '').map(({ name, command }) => ({
+  const { program, load } = buildProgram(offlineContext());
+  for (const command of program.commands) await load(command);
+  return leaves(program, '').map(({ name, command }) => ({
     name,
     help: helpOf(command),
   }));

@@ -19,12 +19,21 @@ import {
 import { join } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
 import { cpuKernelsFile } from '../native/cpu-kernels.ts';
+import { runCompiler } from './c-library.ts';
 
 const sources = join(packageRoot, 'native/kernels');
 const common = ['-std=gnu11', '-O3', '-fPIC', '-fvisibility=hidden', '-Wall', '-Wextra'];
 const avx2 = ['-mavx2', '-mfma', '-mf16c'];
-const avx512_bf16 = [...avx2, '-mavx512f', '-mavx512bw', '-mavx512vl', '-mavx512dq', '-mavx512bf16'];
-const amx_bf16 = [...avx512_bf16, '-mavx512vnni', '-mamx-tile', '-mamx-bf16'];
+const avx512_bf16 = [
+  ...avx2,
+  '-mavx512f',
+  '-mavx512bw',
+  '-mavx512vl',
+  '-mavx512dq',
+  '-mavx512vnni',
+  '-mavx512bf16',
+];
+const amx_bf16 = [...avx512_bf16, '-mamx-tile', '-mamx-bf16'];
 
 /** Files of one instruction set, which an old compiler may not know. */
 interface InstructionSet {
@@ -38,7 +47,7 @@ interface InstructionSet {
 const optional: readonly InstructionSet[] = [
   {
     name: 'AVX-512 BF16',
-    files: ['product-avx512-bf16.c', 'attention-avx512.c'],
+    files: ['product-avx512-bf16.c', 'product-one-row-avx512.c', 'attention-avx512.c'],
     flags: avx512_bf16,
     define: 'HK_WITH_AVX512_BF16',
   },
@@ -52,6 +61,7 @@ const optional: readonly InstructionSet[] = [
 /** What every CPU with AVX2 can run, or that chooses. */
 const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'product-avx2.c', flags: avx2 },
+  { file: 'product-one-row-avx2.c', flags: avx2 },
   { file: 'attention-avx2.c', flags: avx2 },
   { file: 'pack.c', flags: avx2 },
   { file: 'pack-super.c', flags: avx2 },
@@ -61,6 +71,8 @@ const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'dispatch.c', flags: [] },
   { file: 'stream-copy.c', flags: [] },
   { file: 'ggml-operator.c', flags: [] },
+  { file: 'expert-operators.c', flags: [] },
+  { file: 'product-exact.c', flags: avx2 },
   { file: 'ggml-layout.c', flags: [] },
   { file: 'attention-operator.c', flags: [] },
 ];
@@ -109,7 +121,7 @@ function compileInto(work: string, compiler: string, library: string): string[] 
   const left_out: string[] = [];
   const compile = (file: string, flags: readonly string[]): void => {
     const object = join(work, `${file}.o`);
-    run(compiler, [...common, ...flags, ...defines, '-c', join(sources, file), '-o', object]);
+    runCompiler(compiler, [...common, ...flags, ...defines, '-c', join(sources, file), '-o', object]);
     objects.push(object);
   };
   for (const { name, files, flags, define } of optional) {
@@ -124,16 +136,9 @@ function compileInto(work: string, compiler: string, library: string): string[] 
   }
   for (const { file, flags } of always) compile(file, flags);
   const linked = join(work, cpuKernelsFile);
-  run(compiler, ['-shared', '-o', linked, ...objects]);
+  runCompiler(compiler, ['-shared', '-o', linked, ...objects]);
   renameSync(linked, library);
   return left_out;
-}
-
-function run(program: string, args: readonly string[]): void {
-  const { status, stderr, error } = spawnSync(program, args, { encoding: 'utf8' });
-  if (status === 0) return;
-  const first = (stderr ?? '').split('\n').find((line) => line.includes('error'));
-  throw new Error(`${program}: ${first ?? error?.message ?? `status ${status}`}`);
 }
 
 function hashOf(compilerVersion: string): string {

@@ -20,7 +20,7 @@ export const controlFloors = [
   ['plan'],
   ['gateway'],
   ['reconcile'],
-  ['joined-node', 'scaler', 'scavenger', 'sites'],
+  ['joined-node', 'pipelines', 'scaler', 'scavenger', 'sites'],
   ['keeper'],
   [''],
 ] as const;

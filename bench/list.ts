@@ -6,6 +6,8 @@ export const benches: Record<string, () => Promise<Bench>> = {
   engines: async () => (await import('./engines/index.ts')).enginesBench,
   attention: async () => (await import('./attention/index.ts')).attentionBench,
   kernels: async () => (await import('./kernels/index.ts')).kernelsBench,
+  pipeline: async () => (await import('./pipeline/index.ts')).pipelineBench,
+  refactor: async () => (await import('./refactor/index.ts')).refactorBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   soak: async () => (await import('./soak/index.ts')).soakBench,
   chaos: async () => (await import('./chaos/index.ts')).chaosBench,
@@ -17,5 +19,9 @@ export const benches: Record<string, () => Promise<Bench>> = {
   scavenging: async () => (await import('./scavenging/index.ts')).scavengingBench,
   sharing: async () => (await import('./sharing/index.ts')).sharingBench,
   reuse: async () => (await import('./reuse/index.ts')).reuseBench,
+  bursts: async () => (await import('./bursts/index.ts')).burstsBench,
+  streaming: async () => (await import('./streaming/index.ts')).streamingBench,
+  'streaming-sim': async () => (await import('./streaming-sim/index.ts')).streamingSimulatedBench,
   kv: async () => (await import('./kv/index.ts')).kvBench,
+  'kv-transfer': async () => (await import('./kv-transfer/index.ts')).kvTransferBench,
 };

@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, wri
 import { constants } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { missingInstall } from './install-check.mjs';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const installStamp = join(root, 'node_modules', '.hpcserve-installed');
@@ -68,6 +69,11 @@ function ensureInstalled() {
   if (major >= 24) parts.push(hash(readFileSync(objectWrap)));
   const wanted = parts.join(' ');
   if (existsSync(installStamp) && readFileSync(installStamp, 'utf8') === wanted) return;
+  // Somebody else may have installed it, by `npm ci` for one; the stamp saves the look the next time.
+  if (missingInstall(root) === undefined) {
+    writeFileSync(installStamp, wanted);
+    return;
+  }
   note('installing dependencies (npm ci); native addons may be compiled, which takes a minute or two …');
   const env = { ...process.env };
   // Headers come with Node mostly, in its own folder or that of the system: compile against them instead of downloading.
@@ -103,22 +109,30 @@ function ensureBuilt() {
       .concat(describe(join(root, 'tsconfig.json')))
       .join('\n'),
   );
-  if (existsSync(buildStamp) && readFileSync(buildStamp, 'utf8') === wanted) return;
+  if (existsSync(buildStamp) && readFileSync(buildStamp, 'utf8') === wanted) {
+    // Who asks for a build may have installed what its libraries lacked.
+    if (action === 'build') buildLibraries();
+    return;
+  }
   note('building …');
   const started = Date.now();
   const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
   const result = spawnSync(process.execPath, [compiler, '-p', root], { cwd: root, stdio: ['ignore', 2, 2] });
   if (result.status !== 0) fail('error: the build failed; see the output above', 1);
-  // It says itself what it cannot compile; nothing depends on it but speed.
-  spawnSync(process.execPath, [join(root, 'dist', '.ci', 'build-kernels.js')], {
-    cwd: root,
-    stdio: ['ignore', 2, 2],
-  });
+  buildLibraries();
   const bundler = join(root, 'dist', '.ci', 'bundle.js');
   if (spawnSync(process.execPath, [bundler], { cwd: root, stdio: ['ignore', 2, 2] }).status !== 0)
     note('the command line could not be put into few files (see above): it works, but starts more slowly');
   writeFileSync(buildStamp, wanted);
   note(`built in ${seconds(started)}`);
+}
+
+/** The step says itself what it cannot compile; nothing depends on it but speed. What is there stays. */
+function buildLibraries() {
+  spawnSync(process.execPath, [join(root, 'dist', '.ci', 'build-kernels.js')], {
+    cwd: root,
+    stdio: ['ignore', 2, 2],
+  });
 }
 
 function listSources(folder) {

@@ -6,7 +6,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { Configuration } from './config/configuration.ts';
 import type { CliContext } from './context.ts';
 import { printable, style, wantsColour } from './format/style.ts';
-import { buildProgram } from './program.ts';
+import { buildProgram, runCommandLine } from './program.ts';
 import { RemoteExit } from './remote/remote-exit.ts';
 
 const interruption = new AbortController();
@@ -73,8 +73,7 @@ async function main(): Promise<number> {
   // Whether errors are JSON must be known before the command line is understood.
   context.json = process.argv.slice(2).includes('--json');
   try {
-    const program = await buildProgram(context, process.argv[2]);
-    await program.parseAsync(process.argv);
+    await runCommandLine(buildProgram(context), process.argv.slice(2));
     return 0;
   } catch (thrown) {
     if (thrown instanceof RemoteExit) return thrown.exit_code;

@@ -5,7 +5,7 @@ import { type GatewayStatus, inspectGateway, inspectGateways } from '../control/
 import { baseUrl, type GatewayWays, waysOf } from '../control/gateway/url.ts';
 import { type Operations, openOperations } from '../control/runner/operations.ts';
 import { CredentialFile } from '../control/state/credentials.ts';
-import { type LoadedSite, loadSite, type SitePlaces } from '../control/state/site-files.ts';
+import { type LoadedSite, loadSite } from '../control/state/site-files.ts';
 import { ownUser } from '../host/own-user.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { ProgressEvent } from '../spec/events.ts';
@@ -19,6 +19,7 @@ import type { StateLayout } from '../spec/state-layout.ts';
 import { readYamlFile } from '../spec/yaml-document.ts';
 import type { ConfigKey } from './config/config-schema.ts';
 import type { CliContext } from './context.ts';
+import { sitePlaces } from './site-places.ts';
 
 export interface ReadSpec {
   spec: DeploymentSpec;
@@ -62,16 +63,6 @@ function withPaths(model: ModelSpec, folder: string): ModelSpec {
     ...model,
     environment_files: environment_files.map((path) => resolve(folder, path)),
     ...(chat_template === undefined ? {} : { chat_template: resolve(folder, chat_template) }),
-  };
-}
-
-export function sitePlaces(context: CliContext): SitePlaces {
-  const { configuration, working_folder, environment } = context;
-  return {
-    user_folder: configuration.user_folder,
-    site_wide_folder: configuration.site_wide_folder,
-    working_folder,
-    environment,
   };
 }
 

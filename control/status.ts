@@ -2,10 +2,12 @@
 
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import { concurrencyOf } from '../spec/launch.ts';
+import { stageBounds } from '../spec/model-yaml.ts';
 import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
 import { alwaysOn } from '../spec/scaling.ts';
 import { inspectGateway } from './gateway/process.ts';
 import { baseUrl } from './gateway/url.ts';
+import { readGranularityFile, type SeenPipeline } from './pipelines/granularity-file.ts';
 import { liveFacts } from './plan/live-facts.ts';
 import { kindsOfNodes } from './plan/site-offers.ts';
 import { type Assessment, assess } from './reconcile/assess.ts';
@@ -116,6 +118,8 @@ export interface DeploymentReport extends Assessment {
   shared_with?: string[];
   /** Models whose replicas follow demand over those sites, as the keeper of this one last saw them. */
   over_sites?: OverSitesReport[];
+  /** Pipelines whose stages follow the load, as the keeper last saw them. */
+  pipelines?: SeenPipeline[];
 }
 
 export interface OverSitesReport extends SitesModel {
@@ -204,6 +208,7 @@ function reportDeployment(
     node_loss: lastLoss(state),
     shared_with: state.spec.share?.sites.flatMap(({ site, models }) => (models.length > 0 ? [site] : [])),
     over_sites: overSites(store, state),
+    pipelines: pipelinesOf(store, state, units),
     ...assess(state, observation),
     models: state.models.map((model) => {
       const own = units.filter((unit) => unit.model === model.model);
@@ -235,6 +240,23 @@ function overSites(
     return [{ ...found, replicas_min: alwaysOn(scaling), replicas_max: scaling.max }];
   });
   return reports.length > 0 ? reports : undefined;
+}
+
+/** Of units that there are; undefined where no pipeline of it changes its stages. */
+function pipelinesOf(
+  { layout }: DeploymentStore,
+  { name, spec, desired }: DeploymentState,
+  units: readonly UnitReport[],
+): SeenPipeline[] | undefined {
+  const changes = spec.models.some((model) => {
+    const { stages_min, stages_max } = stageBounds(model);
+    return stages_min < stages_max;
+  });
+  if (!changes || desired !== 'serving') return undefined;
+  const own = readGranularityFile(layout).filter(
+    ({ deployment, unit }) => deployment === name && units.some((each) => each.unit === unit),
+  );
+  return own.length > 0 ? own : undefined;
 }
 
 function lastLoss({ launches }: DeploymentState): DeploymentReport['node_loss'] {

@@ -4,6 +4,7 @@ import type { Socket } from 'node:net';
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import { z } from 'zod';
 import { type ApiKey, type KeyStore, type Ledger, usageDimensions } from '../ledger/index.ts';
+import type { LocalSession } from '../mesh/index.ts';
 import { parseProviders } from '../solver/routing/filter.ts';
 import { parseQos } from '../solver/routing/qos.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -21,6 +22,7 @@ import { RouteFilters } from './keys/route-filters.ts';
 import type { GatewayLog } from './log.ts';
 import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table.ts';
 import type { GatewayMetrics } from './metrics.ts';
+import { agentsOn, drainNode } from './node-drain.ts';
 import {
   allowsModel,
   bearerOf,
@@ -31,6 +33,7 @@ import {
   requireModel,
 } from './openai-handler.ts';
 import { insteadOf } from './other-servers-paths.ts';
+import { refactorOrderSchema, refactorPipeline } from './refactoring.ts';
 import { requestIdOf } from './request-id.ts';
 import type { Replica } from './routing/replica.ts';
 import type { Router } from './routing/router.ts';
@@ -44,6 +47,8 @@ export interface ApiServices {
   /** Every record of the mesh, gateways included. */
   records(): readonly SessionRecord[];
   mesh: GatewayGossip;
+  /** As which it asks agents. */
+  own: LocalSession;
   ledger: Ledger;
   keys: KeyStore;
   keyLimits: KeyLimits;
@@ -332,11 +337,42 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
       }),
     };
   });
+  orderRoutes(app, services, onRequest);
   app.get('/hpcserve/v1/devices', { onRequest }, async () => ({ devices: await deviceReports(table) }));
   app.get('/hpcserve/v1/table', { onRequest }, async () => ({
     sessions: sessionRows(table, services.mesh),
     mesh: services.mesh.status(),
   }));
+}
+
+/** What an operator has nodes and pipelines do. */
+function orderRoutes(
+  app: FastifyInstance,
+  services: ApiServices,
+  onRequest: (request: FastifyRequest) => Promise<void>,
+): void {
+  const { table, log, own, mesh } = services;
+  app.post<{ Params: { node: string } }>(
+    '/hpcserve/v1/nodes/:node/drain',
+    { onRequest },
+    async ({ params: { node } }) => {
+      const around = { own: own.identity, relayFallback: mesh.relayFallback };
+      const drain = await drainNode(node, { records: services.records(), ...around });
+      log.info({ node, ...drain }, 'a node drains');
+      return drain;
+    },
+  );
+  app.get<{ Params: { node: string } }>(
+    '/hpcserve/v1/nodes/:node/agents',
+    { onRequest },
+    async ({ params: { node } }) => ({
+      agents: agentsOn(node, services.records()).map(({ session_id }) => session_id),
+    }),
+  );
+  app.post('/hpcserve/v1/refactor', { onRequest }, async (request) => {
+    const { session_id, ...order } = parseWith(refactorOrderSchema, request.body);
+    return refactorPipeline(table, log, session_id, order);
+  });
 }
 
 /**

@@ -28,6 +28,7 @@ import type { GatewayLog } from './log.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { bearerOf, OpenAiHandler } from './openai-handler.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
+import { WaitingLine } from './relay/waiting-line.ts';
 import { WaitingRoom } from './relay/waiting-room.ts';
 import { Router } from './routing/router.ts';
 import { ServiceTimes } from './routing/service-times.ts';
@@ -315,7 +316,9 @@ async function openFront(
     waiting: {
       ...times,
       wake_wait_ms: 1000 * services.wait_max_s,
+      held_ms: 1000 * services.wait_max_s,
       room: new WaitingRoom(options.waiting_max ?? limits.queue_length),
+      line: new WaitingLine(),
     },
   });
   const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;

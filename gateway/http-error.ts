@@ -1,6 +1,6 @@
-import type { ServerResponse } from 'node:http';
 import type { HpcserveError } from '../spec/errors/error.ts';
 import { headers, type OpenAiError } from '../spec/wire.ts';
+import type { ClientResponse } from './relay/client-response.ts';
 
 /** Where OpenAI has a code of its own, clients look for that one. */
 const openAiCodes: Partial<Record<HpcserveError['code'], string>> = {
@@ -48,7 +48,7 @@ function errorType(status: number): string {
  * @param extra header pairs, such as `retry-after`
  */
 export function sendError(
-  response: ServerResponse,
+  response: ClientResponse,
   error: HpcserveError,
   request_id: string,
   extra: readonly string[] = [],
@@ -58,7 +58,7 @@ export function sendError(
 
 /** The same, whole for the client, and not ended before the result is called: until then its connection stays. */
 export function sendErrorOpen(
-  response: ServerResponse,
+  response: ClientResponse,
   error: HpcserveError,
   request_id: string,
   extra: readonly string[],
@@ -69,7 +69,7 @@ export function sendErrorOpen(
 
 /** @returns the body that is to follow */
 function writeErrorHead(
-  response: ServerResponse,
+  response: ClientResponse,
   error: HpcserveError,
   request_id: string,
   extra: readonly string[],

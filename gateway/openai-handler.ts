@@ -3,12 +3,17 @@ import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
+import { objectOf } from './dialects/chat-form.ts';
+import type { Dialect } from './dialects/dialect.ts';
+import { dialects } from './dialects/index.ts';
+import { TranslatedResponse } from './dialects/translated-response.ts';
 import { sendError, sendErrorOpen } from './http-error.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import type { AcceptedRequest } from './relay/accepted-request.ts';
 import { announcedBytes, readBody } from './relay/body-reader.ts';
-import { type Endpoint, endpoints } from './relay/endpoints.ts';
+import type { ClientResponse } from './relay/client-response.ts';
+import { endpoints } from './relay/endpoints.ts';
 import { ProxiedRequest } from './relay/proxied-request.ts';
 import type { ProxyServices } from './relay/proxy-services.ts';
 import { type ParsedRequest, parseRequest } from './relay/request-body.ts';
@@ -26,11 +31,20 @@ const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
  */
 const linger_ms = 2000;
 
+/** Of a request in another API, which is read at once and not in turns, so that it must not hold up the others. */
+const translated_bytes_max = 8 * 1024 * 1024;
+
 /** A request whose key is known and whose body is not. */
 type Arrival = Pick<
   AcceptedRequest,
   'request' | 'response' | 'request_id' | 'endpoint' | 'key' | 'time_ms' | 'began_ms'
->;
+> & { translation: Translation | undefined };
+/** What a request in another API needs; its own response is for engines that speak it themselves. */
+interface Translation {
+  dialect: Dialect;
+  client: ServerResponse;
+  response: TranslatedResponse;
+}
 /** One that its key's limits let in, and what it holds of the gateway's memory. */
 type Admitted = Arrival & Pick<AcceptedRequest, 'reservation'> & { hold: BodyHold };
 
@@ -67,24 +81,33 @@ export class OpenAiHandler {
   }
 
   /** Takes a request for a path that replicas serve; false for any other. */
-  take(request: IncomingMessage, response: ServerResponse): boolean {
-    const endpoint = endpoints.get(pathOf(request.url ?? ''));
+  take(request: IncomingMessage, client: ServerResponse): boolean {
+    const path = pathOf(request.url ?? '');
+    const dialect = dialects.get(path);
+    const endpoint = endpoints.get(path) ?? (dialect && { path, dialect: 'none', computes: true });
     if (!endpoint) return false;
+    const request_id = requestIdOf(request.headers['x-request-id']);
+    const translation = dialect && {
+      dialect,
+      client,
+      response: new TranslatedResponse(client, dialect, request_id),
+    };
+    const response = translation?.response ?? client;
     if (request.method !== 'POST') {
       const error = new HpcserveError('E_REQUEST_METHOD', {
-        what: `${endpoint.path} takes POST, not ${request.method}`,
+        what: `${path} takes POST, not ${request.method}`,
       });
-      sendError(response, error, requestIdOf(request.headers['x-request-id']), ['allow', 'POST']);
+      sendError(response, error, request_id, ['allow', 'POST']);
       return true;
     }
-    this.#handle(request, response, endpoint);
+    this.#handle({ request, response, request_id, endpoint, translation });
     return true;
   }
 
-  #handle(request: IncomingMessage, response: ServerResponse, endpoint: Endpoint): void {
+  #handle(known: Pick<Arrival, 'request' | 'response' | 'request_id' | 'endpoint' | 'translation'>): void {
+    const { request, response, request_id } = known;
     const time_ms = Date.now();
     const began_ms = performance.now();
-    const request_id = requestIdOf(request.headers['x-request-id']);
     const refusal = this.#refusal();
     if (refusal) {
       sendError(response, refusal, request_id, ['connection', 'close', 'retry-after', '5']);
@@ -92,13 +115,13 @@ export class OpenAiHandler {
     }
     const key = keyOf(request, this.#services.keys);
     if (key) {
-      this.#receive({ request, response, request_id, endpoint, key, time_ms, began_ms });
+      this.#receive({ ...known, key, time_ms, began_ms });
       return;
     }
     // Another gateway may just have made it. Until that is known, the body is not read.
     void lookForKey(request, this.#services.keys).then((found) => {
       if (response.destroyed) return;
-      if (found) this.#receive({ request, response, request_id, endpoint, key: found, time_ms, began_ms });
+      if (found) this.#receive({ ...known, key: found, time_ms, began_ms });
       // Who has no key must not make the gateway work: the body is never read, so the connection ends.
       else sendError(response, keyError(request), request_id, ['connection', 'close']);
     });
@@ -141,6 +164,7 @@ export class OpenAiHandler {
       body_bytes_max,
       bodies.body_bytes_max,
       key.settings.body_bytes_max ?? body_bytes_max,
+      admitted.translation ? translated_bytes_max : body_bytes_max,
     );
     readBody(request, hold, bytes_max, (unread, body) => {
       if (response.destroyed) return;
@@ -148,21 +172,48 @@ export class OpenAiHandler {
         refuse(unread);
         return;
       }
-      const scan = new RequestScan(body);
-      this.#scans.read(scan, (wrong) => {
-        if (response.destroyed) return;
-        let of: AcceptedRequest;
+      const orRefused = <T>(make: () => T): T | undefined => {
         try {
-          if (wrong) throw wrong;
-          of = this.#open(admitted, scan);
+          return make();
         } catch (thrown) {
           refuse(HpcserveError.from(thrown));
-          return;
+          return undefined;
         }
+      };
+      const scanned = (bytes: Buffer, then: (scan: RequestScan) => void): void => {
+        const scan = new RequestScan(bytes);
+        this.#scans.read(scan, (wrong) => {
+          if (response.destroyed) return;
+          if (wrong) refuse(wrong);
+          else then(scan);
+        });
+      };
+      const start = (understood: Admitted, scan: RequestScan): void => {
+        const of = orRefused(() => this.#open(understood, scan));
+        if (!of) return;
         response.off('close', giveBack);
         new ProxiedRequest(of, this.#services).start();
+      };
+      scanned(body, (scan) => {
+        const said = orRefused(() => this.#translated(admitted, body));
+        if (said?.body === body) start(said.admitted, scan);
+        else if (said) scanned(said.body, (again) => start(said.admitted, again));
       });
     });
+  }
+
+  /** A request in another API as replicas understand it; where all of its model's do anyway, as it is. */
+  #translated(admitted: Admitted, body: Buffer): { admitted: Admitted; body: Buffer } {
+    const { translation } = admitted;
+    if (!translation) return { admitted, body };
+    const { dialect, client, response } = translation;
+    const asked = objectOf(JSON.parse(body.toString()), 'body');
+    const engines = this.#services.router.enginesOf(String(asked.model));
+    if (dialect.isSpokenBy && engines.length > 0 && engines.every((engine) => dialect.isSpokenBy!(engine)))
+      return { admitted: { ...admitted, response: client }, body };
+    const { endpoint, body: said, answer } = dialect.read(asked);
+    response.answerBy(answer);
+    return { admitted: { ...admitted, endpoint }, body: Buffer.from(JSON.stringify(said)) };
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */
@@ -248,7 +299,7 @@ export function requireModel(key: ApiKey, model: string): void {
  */
 function refuseUnread(
   request: IncomingMessage,
-  response: ServerResponse,
+  response: ClientResponse,
   error: HpcserveError,
   request_id: string,
   extra: readonly string[],
@@ -270,10 +321,16 @@ function retryAfterHeaders(error: HpcserveError): string[] {
   return pairs;
 }
 
-/** The token of an `authorization: Bearer` header; the scheme's name is case-insensitive (RFC 9110 §11.1). */
+/**
+ * The token of an `authorization: Bearer` header; the scheme's name is case-insensitive (RFC 9110 §11.1). Without one,
+ * that of Anthropic's clients or of Azure's.
+ */
 export function bearerOf(request: IncomingMessage): string | undefined {
   const { authorization } = request.headers;
-  if (authorization === undefined) return undefined;
+  if (authorization === undefined) {
+    const other = request.headers['x-api-key'] ?? request.headers['api-key'];
+    return typeof other === 'string' && other !== '' ? other : undefined;
+  }
   if (authorization.startsWith(bearer)) return authorization.slice(bearer.length).trim();
   return /^bearer +(\S+) *$/i.exec(authorization)?.[1];
 }

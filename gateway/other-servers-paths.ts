@@ -4,7 +4,6 @@ const instead: Readonly<Record<string, string>> = {
   '/v1/tokenize': 'use /tokenize and a base URL without /v1',
   '/v1/detokenize': 'use /detokenize and a base URL without /v1',
   '/generate': 'use /v1/completions',
-  '/v1/messages': 'use /v1/chat/completions',
   '/ping': 'use /health',
   '/healthz': 'use /health',
   '/version': 'the header x-hpcserve-engine of an answer names its engine; `hpcserve status` shows more',

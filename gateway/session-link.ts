@@ -10,7 +10,7 @@ import {
   type SessionIdentity,
   sessionOrigin,
 } from '../mesh/index.ts';
-import type { Heartbeat } from '../spec/agent-state.ts';
+import type { Heartbeat, ModelWeights } from '../spec/agent-state.ts';
 import type { ErrorCode } from '../spec/errors/registry.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
@@ -272,7 +272,7 @@ const refusalSchema = z.object({
   error: z.object({ message: z.string(), code: z.literal('E_AGENT_ACCESS' satisfies ErrorCode) }),
 });
 
-const noWeights = { bytes: 0, resident_bytes: 0, load_bytes_per_s: 0 };
+const noWeights: Omit<ModelWeights, 'resting'> = { bytes: 0, resident_bytes: 0, load_bytes_per_s: 0 };
 
 function parseHeartbeat(line: string, session_id: string): Heartbeat {
   const heartbeat = JSON.parse(line) as Heartbeat;
@@ -285,8 +285,8 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
     for (const count of [load.running, load.waiting, load.max_sequences]) {
       if (!Number.isSafeInteger(count) || count < 0) throw new Error('a heartbeat holds an impossible count');
     }
-    const { bytes, resident_bytes, load_bytes_per_s } = load.weights ?? noWeights;
-    for (const size of [bytes, resident_bytes, load_bytes_per_s])
+    const { bytes, resident_bytes, load_bytes_per_s, promised_share = 0 } = load.weights ?? noWeights;
+    for (const size of [bytes, resident_bytes, load_bytes_per_s, promised_share])
       if (!Number.isFinite(size) || size < 0) throw new Error('a heartbeat holds an impossible size');
   }
   return heartbeat;

@@ -1,5 +1,5 @@
 /** The memory of this process, as the kernel counts it and shows it. */
-import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, readSync, statSync } from 'node:fs';
 
 export const memory_page_bytes = 4096;
 /** Pages that are asked about at once. */
@@ -19,6 +19,15 @@ export interface Mapping {
 
 export function readOwnMappings(): Mapping[] {
   return parseMappings(readFileSync('/proc/self/smaps', 'utf8'));
+}
+
+/** Shared libraries that this process has loaded, each with its size and when it was changed: another driver shows. */
+export function loadedLibraries(): string[] {
+  const names = readFileSync('/proc/self/maps', 'utf8').match(/\/\S+\.so(\.\S+)?$/gm) ?? [];
+  return [...new Set(names)].sort().map((name) => {
+    const { size, mtimeMs } = statSync(name, { throwIfNoEntry: false }) ?? { size: 0, mtimeMs: 0 };
+    return `${name}:${size}:${mtimeMs}`;
+  });
 }
 
 /** PSS, memory files included. */

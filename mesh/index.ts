@@ -34,7 +34,9 @@ export { SessionIdentity } from './session-identity.ts';
 export { SiteAuthority } from './site-authority.ts';
 export {
   authorizePeer,
+  peerPublicKey,
   pinnedConnect,
+  pinnedConnectAt,
   pinnedConnector,
   sessionOrigin,
   sessionTlsServerOptions,

@@ -1,6 +1,5 @@
-import 'reflect-metadata'; // @peculiar/x509 resolves its algorithm providers by a Reflect polyfill
 import { createHash, generateKeyPairSync, type KeyObject, sign, webcrypto } from 'node:crypto';
-import { X509CertificateGenerator } from '@peculiar/x509';
+import { loadX509 } from './x509.ts';
 
 const algorithm = { name: 'Ed25519' };
 
@@ -36,6 +35,7 @@ export class SessionIdentity {
     const spki = publicKey.export({ type: 'spki', format: 'der' });
     const pkcs8 = privateKey.export({ type: 'pkcs8', format: 'der' });
     const { subtle } = webcrypto;
+    const { X509CertificateGenerator } = await loadX509();
     const certificate = await X509CertificateGenerator.createSelfSigned({
       serialNumber: '01',
       name: `CN=${sessionIdOfKey(spki)}`,

@@ -1,24 +1,13 @@
-import 'reflect-metadata'; // @peculiar/x509 resolves its algorithm providers by a Reflect polyfill
 import { createPrivateKey, randomBytes, webcrypto, X509Certificate } from 'node:crypto';
 import { chmodSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
 import { isIP } from 'node:net';
 import { join } from 'node:path';
-import {
-  AuthorityKeyIdentifierExtension,
-  BasicConstraintsExtension,
-  ExtendedKeyUsage,
-  ExtendedKeyUsageExtension,
-  KeyUsageFlags,
-  KeyUsagesExtension,
-  SubjectAlternativeNameExtension,
-  SubjectKeyIdentifierExtension,
-  X509Certificate as X509,
-  X509CertificateGenerator,
-} from '@peculiar/x509';
+import type { X509Certificate as X509 } from '@peculiar/x509';
 import { makeFolders } from '../host/make-folders.ts';
 import { writeFileAtomically } from '../host/whole-file.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { tlsFiles } from '../spec/state-layout.ts';
+import { loadX509 } from './x509.ts';
 
 /** What every TLS client knows. */
 const algorithm = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
@@ -67,7 +56,8 @@ export class SiteAuthority {
       if (readIfThere(ca_file) !== pem) writeFileAtomically(ca_file, pem, { mode: 0o644 });
       const der = createPrivateKey(both).export({ type: 'pkcs8', format: 'der' });
       const key = await webcrypto.subtle.importKey('pkcs8', der, algorithm, false, ['sign']);
-      return new SiteAuthority(ca_file, new X509(pem), key);
+      const x509 = await loadX509();
+      return new SiteAuthority(ca_file, new x509.X509Certificate(pem), key);
     } catch (error) {
       throw new HpcserveError('E_GATEWAY_CONFIG', {
         what: `the certificate authority in ${folder} cannot be used`,
@@ -80,8 +70,9 @@ export class SiteAuthority {
 
   /** A certificate for a server with these names and addresses, with a key of its own. */
   async issue(names: readonly string[]): Promise<IssuedCertificate> {
+    const x509 = await loadX509();
     const keys = await webcrypto.subtle.generateKey(algorithm, true, ['sign', 'verify']);
-    const certificate = await X509CertificateGenerator.create({
+    const certificate = await x509.X509CertificateGenerator.create({
       serialNumber: randomBytes(16).toString('hex'),
       subject: [{ CN: ['hpcserve gateway'] }],
       issuer: this.#certificate.subject,
@@ -90,14 +81,14 @@ export class SiteAuthority {
       publicKey: keys.publicKey,
       signingKey: this.#key,
       extensions: [
-        new BasicConstraintsExtension(false, undefined, true),
-        new KeyUsagesExtension(KeyUsageFlags.digitalSignature, true),
-        new ExtendedKeyUsageExtension([ExtendedKeyUsage.serverAuth]),
-        new SubjectAlternativeNameExtension(
+        new x509.BasicConstraintsExtension(false, undefined, true),
+        new x509.KeyUsagesExtension(x509.KeyUsageFlags.digitalSignature, true),
+        new x509.ExtendedKeyUsageExtension([x509.ExtendedKeyUsage.serverAuth]),
+        new x509.SubjectAlternativeNameExtension(
           [...new Set(names)].map((value) => ({ type: isIP(value) === 0 ? 'dns' : 'ip', value })),
         ),
-        await SubjectKeyIdentifierExtension.create(keys.publicKey),
-        await AuthorityKeyIdentifierExtension.create(this.#certificate.publicKey),
+        await x509.SubjectKeyIdentifierExtension.create(keys.publicKey),
+        await x509.AuthorityKeyIdentifierExtension.create(this.#certificate.publicKey),
       ],
     });
     const pkcs8 = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);
@@ -107,17 +98,18 @@ export class SiteAuthority {
 
 /** Key and certificate in one file, so that there are never two that do not fit. */
 async function makeAuthority(): Promise<string> {
+  const x509 = await loadX509();
   const keys = await webcrypto.subtle.generateKey(algorithm, true, ['sign', 'verify']);
-  const certificate = await X509CertificateGenerator.createSelfSigned({
+  const certificate = await x509.X509CertificateGenerator.createSelfSigned({
     serialNumber: randomBytes(16).toString('hex'),
     name: [{ CN: [`hpcserve ${randomBytes(4).toString('hex')}`] }],
     ...validity(authority_days),
     signingAlgorithm: algorithm,
     keys,
     extensions: [
-      new BasicConstraintsExtension(true, 0, true),
-      new KeyUsagesExtension(KeyUsageFlags.keyCertSign | KeyUsageFlags.cRLSign, true),
-      await SubjectKeyIdentifierExtension.create(keys.publicKey),
+      new x509.BasicConstraintsExtension(true, 0, true),
+      new x509.KeyUsagesExtension(x509.KeyUsageFlags.keyCertSign | x509.KeyUsageFlags.cRLSign, true),
+      await x509.SubjectKeyIdentifierExtension.create(keys.publicKey),
     ],
   });
   const pkcs8 = await webcrypto.subtle.exportKey('pkcs8', keys.privateKey);

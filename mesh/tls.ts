@@ -42,7 +42,7 @@ export function sessionTlsServerOptions(
 }
 
 /** The key a peer proved to own in the handshake, as SPKI DER; undefined where it showed none. */
-function peerPublicKey(socket: TLSSocket): Uint8Array | undefined {
+export function peerPublicKey(socket: TLSSocket): Uint8Array | undefined {
   const certificate: X509Certificate | undefined = socket.getPeerX509Certificate();
   return certificate?.publicKey.export({ type: 'spki', format: 'der' });
 }
@@ -159,10 +159,30 @@ export async function pinnedConnect(
   });
 }
 
+/** Whom a connection must lead to. */
+export type PinnedPeer = Pick<SessionRecord, 'session_id' | 'public_key'>;
+
+/**
+ * A connected, verified socket at an address that the peer told over an authenticated way.
+ *
+ * @throws HpcserveError E_MESH_PINNING; Error: nobody answers there
+ */
+export function pinnedConnectAt(
+  { host, port }: { host: string; port: number },
+  peer: PinnedPeer,
+  own: SessionIdentity,
+  timeout_ms: number,
+): Promise<TLSSocket> {
+  return handshake(
+    { host, port },
+    { name: `${host}:${port}`, record: peer, own, timeout_ms, read: undefined },
+  );
+}
+
 interface Handshake {
   /** Of the way, for messages. */
   name: string;
-  record: SessionRecord;
+  record: PinnedPeer;
   own: SessionIdentity;
   timeout_ms: number;
   read: PinnedOptions['read'];

@@ -31,8 +31,10 @@ const table = {
   hk_activation_bytes: ['i64', 'i64', 'i64'],
   hk_pack_activations: ['void', 'i32', 'i64', 'i64', 'ptr', 'i64', 'ptr', 'i64', 'i64'],
   hk_multiply: ['i32', 'i32', 'i32', 'i64', 'i64', 'i64', 'ptr', 'ptr', 'ptr', 'i64', 'i64', 'i64'],
+  hk_expert_activation_bytes: ['i64', 'i64', 'i64', 'i64'],
   hk_layout: ['ptr', 'i32', 'ptr'],
   hk_take_refused: ['str'],
+  hk_are_finite: ['i32', 'i32', 'i64', 'i64', 'ptr'],
   hk_can_attend: ['i32', 'i32', 'i32', 'i64', 'i64', 'i64'],
   hk_attention_part_tokens: ['i32'],
   hk_attention_partial_floats: ['i64', 'i64', 'i64'],
@@ -48,6 +50,11 @@ export interface CpuKernels extends Bound<typeof table> {
   readonly multiplyOperator: Pointer;
   readonly attendOperator: Pointer;
   readonly rowsOperator: Pointer;
+  readonly exactOperator: Pointer;
+  /** Of a mixture of experts, see expert-operators.c. */
+  readonly groupOperator: Pointer;
+  readonly packExpertsOperator: Pointer;
+  readonly multiplyExpertsOperator: Pointer;
 }
 
 let loaded: CpuKernels | undefined;
@@ -71,6 +78,10 @@ export function loadCpuKernels(path = cpuKernelsPath): CpuKernels | undefined {
     multiplyOperator: library.symbol('hk_multiply_operator') as Pointer,
     attendOperator: library.symbol('hk_attend_operator') as Pointer,
     rowsOperator: library.symbol('hk_rows_operator') as Pointer,
+    exactOperator: library.symbol('hk_exact_operator') as Pointer,
+    groupOperator: library.symbol('hk_group_operator') as Pointer,
+    packExpertsOperator: library.symbol('hk_pack_experts_operator') as Pointer,
+    multiplyExpertsOperator: library.symbol('hk_multiply_experts_operator') as Pointer,
   };
   return loaded;
 }

@@ -6,6 +6,7 @@ import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'nod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import koffi from 'koffi';
+import { lockHolder } from '../host/file-locks.ts';
 import { makePrivateFolder } from '../host/make-folders.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 
@@ -19,9 +20,8 @@ const exclusively_or_not = 6;
  * @throws HpcserveError E_DEVICE_TAKEN with the process that holds it
  */
 export function holdDevice(identity: string, device: string): () => void {
-  const folder = join(tmpdir(), `hpcserve-devices-${process.getuid?.() ?? 0}`);
-  makePrivateFolder(folder);
-  const path = join(folder, `${identity.replace(/[^\w.-]+/g, '_').slice(0, 120)}.lock`);
+  makePrivateFolder(locksFolder());
+  const path = lockFile(identity);
   const descriptor = openSync(path, 'a+', 0o600);
   const flock = koffi.load('libc.so.6').func('int flock(int fd, int operation)');
   if (flock(descriptor, exclusively_or_not) !== 0) {
@@ -36,4 +36,17 @@ export function holdDevice(identity: string, device: string): () => void {
   ftruncateSync(descriptor);
   writeSync(descriptor, `${process.pid}\n`);
   return () => closeSync(descriptor);
+}
+
+/** The worker that holds a device of this node, as far as it is this user's. @returns its process */
+export function deviceHolder(identity: string): number | undefined {
+  return lockHolder(lockFile(identity));
+}
+
+function locksFolder(): string {
+  return join(tmpdir(), `hpcserve-devices-${process.getuid?.() ?? 0}`);
+}
+
+function lockFile(identity: string): string {
+  return join(locksFolder(), `${identity.replace(/[^\w.-]+/g, '_').slice(0, 120)}.lock`);
 }

@@ -30,6 +30,8 @@ export type GgmlType = (typeof GgmlType)[keyof typeof GgmlType];
 
 /** enum ggml_status: success; everything else is a failure. */
 export const ggmlStatusSuccess = 0;
+/** The backend could not compute; other failures are of memory or of who called it off. */
+export const ggmlStatusFailed = -1;
 
 /** enum ggml_backend_buffer_usage. */
 export const BufferUsage = { any: 0, weights: 1, compute: 2 } as const;

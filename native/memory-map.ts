@@ -13,6 +13,7 @@ const libcTable = {
   mincore: ['i32', 'ptr', 'usize', 'ptr'],
   memmove: ['ptr', 'ptr', 'ptr', 'usize'],
   pread: ['i64', 'i32', 'ptr', 'usize', 'i64'],
+  preadv2: ['i64', 'i32', 'ptr', 'i32', 'i64', 'i32'],
 } as const;
 
 /** From <sys/mman.h>, the same on x86-64 and arm64. */
@@ -27,6 +28,8 @@ const share = {
 } as const;
 const advice = { hugepage: 14, populate_read: 22, populate_write: 23 } as const;
 const memfd = { close_on_exec: 1, huge_pages: 4 } as const;
+/** RWF_NOWAIT of <linux/fs.h>. */
+const no_wait = 8;
 const map_failed = 0xffff_ffff_ffff_ffffn;
 
 /** The unit of huge mappings of x86-64, and of arm64 with pages of 4 KiB; a multiple of every base page. */
@@ -239,6 +242,15 @@ export function readInto(address: Pointer, descriptor: number, offset: number, b
   if (count >= 0) return count;
   const errno = koffi.errno();
   return errno === constants.errno.EINTR ? readInto(address, descriptor, offset, bytes) : -errno;
+}
+
+/**
+ * As `readInto`, of what is in the page cache alone: preadv2(2) with RWF_NOWAIT.
+ * @returns bytes read; 0 where the first is not there, or the filesystem does not tell
+ */
+export function readCachedInto(address: Pointer, descriptor: number, offset: number, bytes: number): number {
+  const vector = BigUint64Array.of(address, BigInt(bytes));
+  return Math.max(0, Number(libc().preadv2(descriptor, vector, 1, offset, no_wait)));
 }
 
 /** Copies within memory; the ranges may overlap. */

@@ -50,6 +50,47 @@ export function multiply(
 }
 
 /**
+ * Rows of x times the matrices of the experts that were chosen for each row, by the kernels of the layouts in which the
+ * matrices lie.
+ *
+ * @param matrices that read the same x: each ne [k, n, experts]
+ * @param x F32, ne [k, 1 or used, m]
+ * @param ids I32, ne [used, m]: experts
+ * @param fixed_order as above
+ * @returns for each of `matrices` F32, ne [n, used, m]
+ */
+export function multiplyExperts(
+  ggml: Ggml,
+  context: Pointer,
+  matrices: readonly Pointer[],
+  x: Pointer,
+  ids: Pointer,
+  fixed_order = false,
+): Pointer[] {
+  const packed = packedProducts(ggml);
+  const products = packed && new ExpertProducts(packed, context, x, ids, fixed_order);
+  return matrices.map((weights) =>
+    packed?.holds(weights) ? products!.multiply(weights) : ggml.ggml_mul_mat_id(context, weights, x, ids)!,
+  );
+}
+
+/**
+ * Rows of x times a small matrix of F32 in plain memory of the CPU, with sums in one order for any m.
+ *
+ * @param weights F32, ne [k, n], as model files have it
+ * @param x F32, ne [k, m]
+ * @returns F32, ne [n, m]; undefined where there are no products of ours
+ */
+export function multiplyExactly(
+  ggml: Ggml,
+  context: Pointer,
+  weights: Pointer,
+  x: Pointer,
+): Pointer | undefined {
+  return packedProducts(ggml)?.multiplyExactly(context, weights, x);
+}
+
+/**
  * Some rows of a matrix of weights, wherever it lies.
  *
  * @param weights ne [k, n]
@@ -63,11 +104,14 @@ export function takeRows(ggml: Ggml, context: Pointer, weights: Pointer, ids: Po
     : ggml.ggml_get_rows(context, weights, ids)!;
 }
 
-/**
- * Weights that engines multiply by these products. The library can pack more: F16 loses three bits there, and for one
- * row Q4_K and Q6_K are slower than ggml's.
- */
-const takenTypes: ReadonlySet<number> = new Set([GgmlType.BF16, GgmlType.Q4_0, GgmlType.Q8_0]);
+/** Weights that engines multiply by these products. The library can pack F16, too, which loses three bits there. */
+const takenTypes: ReadonlySet<number> = new Set([
+  GgmlType.BF16,
+  GgmlType.Q4_0,
+  GgmlType.Q8_0,
+  GgmlType.Q4_K,
+  GgmlType.Q6_K,
+]);
 
 type GraphFunctions = Pick<
   Ggml,
@@ -133,10 +177,77 @@ export class PackedProducts {
     const m = extent(x, 1);
     const bytes = Number(this.#kernels.hk_activation_bytes(m, k));
     const { packOperator, multiplyOperator } = this.#kernels;
-    const apart = !fixed_order && Number(koffi.decode(weights, 0, 'int32_t')) !== GgmlType.BF16;
-    const set = this.set.bit | (apart ? one_row_apart : 0);
+    const set = this.#setFor(weights, fixed_order);
     const packed = this.#custom(context, GgmlType.I8, [bytes, 1], [x], packOperator, set);
     return this.#custom(context, GgmlType.F32, [n, m], [weights, packed], multiplyOperator, set);
+  }
+
+  /** See `multiplyExactly` above. */
+  multiplyExactly(context: Pointer, weights: Pointer, x: Pointer): Pointer {
+    const shape = [extent(weights, 1), extent(x, 1)] as const;
+    return this.#custom(context, GgmlType.F32, shape, [weights, x], this.#kernels.exactOperator, 0);
+  }
+
+  /**
+   * @param ids I32, ne [used, m]
+   * @returns I32: pairs of a row and an expert, by expert
+   */
+  groupExperts(context: Pointer, ids: Pointer, experts: number): Pointer {
+    const words = experts + 1 + extent(ids, 0) * extent(ids, 1);
+    const { groupOperator } = this.#kernels;
+    return this.#custom(context, GgmlType.I32, [words, 1], [ids], groupOperator, 0);
+  }
+
+  /**
+   * @param like weights that are going to be multiplied: the same packed rows serve all with the same `packedFor`
+   * @param x F32, ne [k, 1 or used, m]
+   * @param pairs in all
+   */
+  packExperts(
+    context: Pointer,
+    like: Pointer,
+    x: Pointer,
+    groups: Pointer,
+    pairs: number,
+    fixed_order: boolean,
+  ): Pointer {
+    const bytes = Number(this.#kernels.hk_expert_activation_bytes(pairs, extent(like, 2), extent(like, 0)));
+    const { packExpertsOperator } = this.#kernels;
+    const set = this.#setFor(like, fixed_order);
+    return this.#custom(context, GgmlType.I8, [bytes, 1], [x, groups, like], packExpertsOperator, set);
+  }
+
+  /** What rows are packed for: kinds of weights that are told apart. */
+  packedFor(weights: Pointer, fixed_order: boolean): number {
+    return this.#setFor(weights, fixed_order);
+  }
+
+  /** @returns F32, ne [n, used, m] */
+  multiplyExperts(
+    context: Pointer,
+    weights: Pointer,
+    packed: Pointer,
+    groups: Pointer,
+    [used, m]: readonly [number, number],
+    fixed_order: boolean,
+  ): Pointer {
+    const { multiplyExpertsOperator } = this.#kernels;
+    const shape = [extent(weights, 1), used, m] as const;
+    const set = this.#setFor(weights, fixed_order);
+    return this.#custom(
+      context,
+      GgmlType.F32,
+      shape,
+      [weights, packed, groups],
+      multiplyExpertsOperator,
+      set,
+    );
+  }
+
+  /** The instruction set, and whether one row alone is computed otherwise. */
+  #setFor(weights: Pointer, fixed_order: boolean): number {
+    const apart = !fixed_order && Number(koffi.decode(weights, 0, 'int32_t')) !== GgmlType.BF16;
+    return this.set.bit | (apart ? one_row_apart : 0);
   }
 
   /** See `takeRows` above. */
@@ -149,14 +260,61 @@ export class PackedProducts {
   #custom(
     context: Pointer,
     type: number,
-    [ne0, ne1]: readonly [number, number],
+    [ne0, ne1, ne2 = 1]: readonly [number, number, number?],
     sources: readonly Pointer[],
     operator: Pointer,
     set: number,
   ): Pointer {
     const list = BigUint64Array.from(sources);
     const args = [list, sources.length, operator, all_threads, BigInt(set)] as const;
-    return this.#ggml.ggml_custom_4d(context, type, ne0, ne1, 1, 1, ...args)!;
+    return this.#ggml.ggml_custom_4d(context, type, ne0, ne1, ne2, 1, ...args)!;
+  }
+}
+
+/** Products of several matrices with the same rows and choices of experts: rows are packed once for all of them. */
+class ExpertProducts {
+  readonly #packed: PackedProducts;
+  readonly #context: Pointer;
+  readonly #x: Pointer;
+  readonly #ids: Pointer;
+  readonly #fixed_order: boolean;
+  readonly #rows = new Map<number, Pointer>();
+  #groups: Pointer | undefined;
+
+  constructor(packed: PackedProducts, context: Pointer, x: Pointer, ids: Pointer, fixed_order: boolean) {
+    this.#packed = packed;
+    this.#context = context;
+    this.#x = x;
+    this.#ids = ids;
+    this.#fixed_order = fixed_order;
+  }
+
+  /** @param weights ne [k, n, experts], in our layout */
+  multiply(weights: Pointer): Pointer {
+    const [used, m] = [extent(this.#ids, 0), extent(this.#ids, 1)];
+    this.#groups ??= this.#packed.groupExperts(this.#context, this.#ids, extent(weights, 2));
+    const kind = this.#packed.packedFor(weights, this.#fixed_order);
+    let rows = this.#rows.get(kind);
+    if (rows === undefined) {
+      const pairs = used * m;
+      rows = this.#packed.packExperts(
+        this.#context,
+        weights,
+        this.#x,
+        this.#groups,
+        pairs,
+        this.#fixed_order,
+      );
+      this.#rows.set(kind, rows);
+    }
+    return this.#packed.multiplyExperts(
+      this.#context,
+      weights,
+      rows,
+      this.#groups,
+      [used, m],
+      this.#fixed_order,
+    );
   }
 }
 

@@ -2,7 +2,9 @@
  * What a node agent reports about itself: to `<launch_folder>/<node>.state.json` (whole file, renamed into
  * place on every change) and at `GET /hpcserve/v1/state`.
  */
+import type { StageTime } from './engine-contract.ts';
 import type { ErrorJson } from './errors/error.ts';
+import type { MovesReport } from './moves-report.ts';
 import type { DeviceDescription, SessionModel, SessionRole } from './session-record.ts';
 
 export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
@@ -53,12 +55,24 @@ export interface EngineLimits {
   prefix_caching?: boolean;
 }
 
+export interface HeldStage {
+  unit: string;
+  model: string;
+  /** Counted from 0, of so many. */
+  stage: number;
+  stages: number;
+  begin: number;
+  end: number;
+}
+
 export interface SessionState {
   session_id: string;
   role: SessionRole;
   /** The unit it is named after; `units`: all it serves, several where native models share a device. */
   unit?: string;
   units?: string[];
+  /** Stages of models that are cut, which its device has: operators [begin, end) each. */
+  stages?: HeldStage[] | undefined;
   /** What its process was given; absent where it was given nothing, or by an agent of an earlier version. */
   devices?: GivenDevice[];
   engine: string;
@@ -70,8 +84,19 @@ export interface SessionState {
   log_file?: string;
   /** Of a wrapped engine that serves. */
   limits?: EngineLimits | undefined;
-  /** The same: memory of its processes on this node as it began to serve, weights and KV on CPUs included. */
+  /** Of a device worker, by model that serves: bytes of the weights by layout; see `EngineStats`. */
+  layouts?: Readonly<Record<string, Readonly<Record<string, number>>>> | undefined;
+  /** Of a device worker, by model that it coordinates the pipeline of: what batches take at each stage. */
+  stage_times?: Readonly<Record<string, readonly StageTime[]>> | undefined;
+  /**
+   * Of a wrapped engine that serves: memory of its processes on this node as it began to serve, weights and KV on CPUs
+   * included.
+   */
   host_bytes?: number | undefined;
+  /** Of a wrapped engine that takes turns with others on its device: it waits in host memory. */
+  asleep?: boolean | undefined;
+  /** Of a device worker: what moved to others and came from them with keys and values; absent: nothing yet. */
+  moves?: MovesReport | undefined;
   /** Why the session failed; where it lives, why the first of its failed models did. */
   error?: ErrorJson;
   /** Models that failed on a session that lives, by name. */
@@ -102,8 +127,12 @@ export interface ModelLoad {
    * The device is too slow for the model's `slo`, even without other work; absent: it is not, or nothing is promised.
    */
   too_slow?: boolean;
+  /** Its engine waits in host memory while another has their device: a request wakes it when its turn comes. */
+  asleep?: true;
   /** Of models that share a device's memory; absent where an engine does not say, and before the first load. */
   weights?: ModelWeights;
+  /** Of a pipeline's coordinator that has computed batches: what they take at each stage. */
+  stages?: readonly StageTime[];
 }
 
 /** Whether a further request would wait there. */
@@ -122,4 +151,6 @@ export interface ModelWeights {
   load_bytes_per_s: number;
   /** It gave way to other models and has no instance: the next request has what is missing of it loaded. */
   resting: boolean;
+  /** Share of the device's pool that is promised to weights and KV of all its instances, 0 to 1; absent: not known. */
+  promised_share?: number;
 }

@@ -19,6 +19,19 @@ const measuredDemandSchema = z.object({
   asked_ms: z.number(),
   /** Measured mean time to first token; absent where nothing was streamed yet. */
   ttft_ms: z.number().optional(),
+  /** How requests come: `ArrivalStatistics` of the solver. Gateways of earlier versions do not say. */
+  arrivals: z
+    .object({
+      windows: z.array(
+        z.object({ window_ms: z.number(), gaps: z.number(), cv: z.number(), rate_per_s: z.number() }),
+      ),
+      rate_per_s: z.number(),
+      rate_peak_per_s: z.number(),
+      peak_seen: z.boolean(),
+      cv: z.number(),
+      gradient_per_s2: z.number(),
+    })
+    .optional(),
 });
 export type MeasuredDemand = z.infer<typeof measuredDemandSchema>;
 

@@ -3,6 +3,7 @@
  * it, how long their requests can wait, and what it decided last. Durations are milliseconds, sizes bytes.
  */
 import { z } from 'zod';
+import { movesReportSchema } from './moves-report.ts';
 import { poolReportSchema } from './pool-report.ts';
 
 const count = z.int().min(0);
@@ -95,9 +96,20 @@ export const deviceReportSchema = z.object({
   resting: z.array(z.string()).default([]),
   /** Models whose weights are on their way. */
   loading: z
-    .array(z.object({ model: z.string(), bytes_loaded: bytes, bytes_total: bytes, bytes_per_s: bytes }))
+    .array(
+      z.object({
+        model: z.string(),
+        bytes_loaded: bytes,
+        bytes_total: bytes,
+        bytes_per_s: bytes,
+        /** Parts of the way, with the rate of one thread. */
+        legs: z.array(z.object({ leg: z.string(), bytes, bytes_per_s: bytes })).default([]),
+      }),
+    )
     .default([]),
   scheduler: schedulerSchema,
+  /** Answers that moved to other workers with their KV, and came so; absent where they cannot. */
+  moves: movesReportSchema.optional(),
   /** Newest last. */
   decisions: z.array(decisionSchema),
 });

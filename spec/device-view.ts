@@ -54,6 +54,19 @@ const instanceSchema = z.object({
   requests: z.array(requestSchema),
 });
 
+/** A model that has no instance there now, as one would run. */
+const restingSchema = instanceSchema
+  .pick({
+    model: true,
+    profile: true,
+    weight_bytes: true,
+    kv_bytes_per_token: true,
+    kv_bytes_max: true,
+    tokens_max: true,
+    prefill_chunk_tokens_max: true,
+  })
+  .extend({ load_ms: z.number().min(0) });
+
 export const sharedDeviceViewSchema = z.object({
   format: z.literal(1),
   pool_bytes: bytes,
@@ -62,6 +75,8 @@ export const sharedDeviceViewSchema = z.object({
   /** How the device is shared: `SharingSettings` of the solver. */
   settings: z.record(z.string(), z.union([z.number(), z.boolean()])),
   instances: z.array(instanceSchema),
+  /** Absent: a worker of a release that did not tell them. */
+  resting: z.array(restingSchema).default([]),
 });
 export type SharedDeviceView = z.infer<typeof sharedDeviceViewSchema>;
 

@@ -30,8 +30,11 @@ export interface EngineOptions {
   /** KV cache size over all sequences, in tokens. */
   kv_tokens: number;
   kv_type: KvType;
-  /** Fixed kernel shapes: answers are bit-identical alone, in any batch, and after a re-prefill. */
-  batch_invariant: boolean;
+  /**
+   * Fixed kernel shapes: answers are bit-identical alone, in any batch, and after a re-prefill. Absent: where it costs
+   * next to nothing, as `EngineStats` says then.
+   */
+  batch_invariant?: boolean | undefined;
   /** Absent: `auto`. */
   kernels?: KernelsOption;
   /** First and one-past-last operator of this stage; absent: the whole model. See `agent/engine/operators.ts`. */
@@ -40,14 +43,50 @@ export interface EngineOptions {
   on_progress?: (progress: LoadProgress) => void;
 }
 
+/** Parts of the way that bytes of a load go: each of its threads does one after another. */
+export const loadLegs = ['disk', 'cache', 'convert', 'upload'] as const;
+
+/**
+ * What the threads of a load did together on one part of the way. `disk`: what the filesystem brought; `cache`: copies
+ * out of the node's page cache; `convert`: into the layout of a kernel; `upload`: from the host to the device.
+ */
+export interface LoadLeg {
+  leg: (typeof loadLegs)[number];
+  bytes: number;
+  /** Of all threads together: their rates do not depend on how many there were. */
+  thread_ms: number;
+}
+
 export interface LoadProgress {
   bytes_loaded: number;
   bytes_total: number;
   elapsed_ms: number;
+  /** Those that bytes have gone so far; absent: not measured. */
+  legs?: readonly LoadLeg[];
+}
+
+/** How a token is chosen where nothing but its logits decides: plain data, so that it travels to where they are. */
+export interface StatelessSampling {
+  /** 0: greedy. */
+  temperature: number;
+  /** 0 keeps all. */
+  top_k: number;
+  top_p: number;
+  min_p: number;
+  typical_p: number;
+  seed: number;
+  /** Which of several answers it is; another stream of random numbers each. */
+  choice: number;
+  /** Alternatives to report; absent: no log probabilities. */
+  logprobs?: number;
 }
 
 /** Chooses the next token of one sequence. Implementations keep their own state (penalties, grammar). */
 export interface Sampler {
+  /** Present where state has no part in its next choice: it may be made elsewhere, and is told by `take`. */
+  readonly stateless?: StatelessSampling | undefined;
+  /** A token was chosen elsewhere as `stateless` says. */
+  take?(token: number): void;
   /**
    * @param logits raw logits of shape [n_vocab]; the sampler may overwrite them.
    * @param position index of the token to be chosen, counted from the start of the sequence (prompt included):
@@ -93,6 +132,8 @@ export interface IterationPlan {
   prefill_tokens: number;
   /** The sequence whose prompt comes first; the others follow in the order in which they came. */
   first?: number;
+  /** All of it as one batch, and its outputs at once, also where several could be on their way: what is measured so. */
+  whole?: true;
 }
 
 /** How far a live sequence is. */
@@ -138,6 +179,8 @@ export interface StepReport {
   prefill_tokens: number;
   decode_tokens: number;
   elapsed_us: number;
+  /** Present: other batches were on their way meanwhile, so that its time is not that of its tokens. */
+  overlapped?: true;
   /**
    * Present: nothing was computed, told or begun, and every sequence is as it was. The step is made again once there is
    * room.
@@ -153,9 +196,21 @@ export interface EngineStats {
   weight_bytes: number;
   /** Bytes of the weights by ggml's name of their layout, which says whose kernels multiply (`PACKED_*`: ours). */
   layouts: Readonly<Record<string, number>>;
+  /** Whether answers are bit-identical in any batch. */
+  batch_invariant: boolean;
   /** Of `kv_tokens_total`, whether it is taken now or not. */
   kv_bytes: number;
   compute_bytes: number;
+  /** Of a pipeline: what batches take at each of its stages. */
+  stages?: readonly StageTime[] | undefined;
+}
+
+/** Operators [begin, end) that one device computes, and what a batch takes there. */
+export interface StageTime {
+  begin: number;
+  end: number;
+  /** Mean over the last batches; 0 before the first. */
+  computed_us: number;
 }
 
 export interface ModelInfo
@@ -216,6 +271,8 @@ export interface Engine {
    * tokens.
    */
   recomputeSequence(id: number): void;
+  /** Throws where what it computes with, on other devices, is lost: asked while it has nothing to do. */
+  check?(): void;
   /** Throws where its books contradict one another: run when idle. */
   verify(): void;
   close(): void;

@@ -65,6 +65,18 @@ export type ProgressEvent = { at_ms: number } & (
       to: number;
       because: string;
     }
+  /** A pipeline has become one of more or fewer stages while it answered. */
+  | {
+      kind: 'refactored';
+      deployment: string;
+      unit: string;
+      from: number;
+      to: number;
+      because: string;
+      /** For so long no token came. */
+      pause_ms: number;
+      duration_ms: number;
+    }
   /** Backfill acts: replicas on idle nodes. */
   | {
       kind: 'scavenged';

@@ -23,9 +23,20 @@ export const unitSchema = z.strictObject({
   device_kind: z.enum(['cpu', 'gpu', 'mig']),
   /** Devices it takes on its node; native units of one device share a device worker. */
   device_count: z.int().min(0),
-  /** How the replica is split over them: the product is `device_count` × `nodes` where it takes devices of its own. */
+  /**
+   * How the replica is split over them: the product is `device_count` × `nodes` where it takes devices of its own, and
+   * less where it may have more stages than it begins with.
+   */
   tensor: z.int().min(1).default(1),
   pipeline: z.int().min(1).default(1),
+  /**
+   * Of the native engine: operators [begin, end) of each stage, the first one's first; one a device, from the first
+   * device of its first node on; devices behind them are for stages that it may get. Absent: it is not cut.
+   */
+  stages: z
+    .array(z.strictObject({ begin: z.int().min(0), end: z.int().min(1) }))
+    .min(2)
+    .optional(),
   /** Index of its first device on the node, counted among the job's devices of that kind. */
   first_device: z.int().min(0),
   /** Compute threads on a CPU device (or on one that a CPU stands in for). */
@@ -114,6 +125,10 @@ export const launchSchema = z.strictObject({
   /** Preferred network of the node: an interface name or a CIDR. */
   network: z.string().optional(),
   port_range: z.tuple([z.int(), z.int()]).optional(),
+  /** Nobody else can listen on the network: KV may travel in the clear. */
+  private_fabric: z.literal(true).optional(),
+  /** Providers of libfabric for KV, best first; absent: those that are made for it. */
+  fabrics: z.array(z.string()).optional(),
   /** Interfaces for NCCL and Gloo, where the site says so. */
   engine_interfaces: z.array(z.string()).optional(),
   /** How wrapped engines are started: see `runtime` of the site config. */

@@ -43,6 +43,22 @@ const environment = z.record(
   z.string(),
 );
 
+const stageRangeSchema = z
+  .strictObject({
+    stages_min: z
+      .int()
+      .min(2)
+      .describe('Fewest stages. Lower: shorter ways where little comes, larger stages to load.'),
+    stages_max: z
+      .int()
+      .min(3)
+      .max(64)
+      .describe('Most stages, and the devices that the job has. Higher: more requests at once in bursts.'),
+  })
+  .refine(({ stages_min, stages_max }) => stages_min < stages_max, {
+    error: 'stages_max must be more than stages_min; where both are the same, give that number alone',
+  });
+
 const parallelSchema = z.strictObject({
   tensor: z
     .union([z.int().min(1), z.literal('auto')])
@@ -51,13 +67,27 @@ const parallelSchema = z.strictObject({
       'Tensor-parallel degree: devices of one node that a replica is split over inside a layer. auto: the plan chooses.',
     ),
   pipeline: z
-    .int()
-    .min(1)
+    .union([z.int().min(1), stageRangeSchema])
     .default(1)
     .describe(
-      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (vLLM, SGLang, command).',
+      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (native, vLLM, SGLang, command). The native engine has one device a stage; with { stages_min, stages_max } its job has devices for the most of them, and the keeper chooses between the two as requests come.',
     ),
 });
+
+/** Numbers of stages that the pipelines of a model may have; the same twice where model.yaml gives one. */
+export function stageBounds({ parallel: { pipeline } }: Pick<ModelSpec, 'parallel'>): {
+  stages_min: number;
+  stages_max: number;
+} {
+  return typeof pipeline === 'number' ? { stages_min: pipeline, stages_max: pipeline } : pipeline;
+}
+
+/** The granularities between two numbers of stages: each has twice the stages of the one before, up to the most. */
+export function stageCounts({ stages_min, stages_max }: ReturnType<typeof stageBounds>): number[] {
+  const counts: number[] = [];
+  for (let stages = stages_min; stages < stages_max; stages *= 2) counts.push(stages);
+  return [...counts, stages_max];
+}
 
 const hostName = z
   .string()
@@ -240,9 +270,9 @@ export const modelSchema = z.strictObject({
     ),
   batch_invariant: z
     .boolean()
-    .default(false)
+    .optional()
     .describe(
-      'Bit-identical answers alone, in any batch and after a failover; slower, unless all matrices are multiplied by our own kernels (native engine).',
+      'Bit-identical answers alone, in any batch and after a failover; slower, unless all matrices are multiplied by our own kernels (native engine). Default: where a replica computes a BF16 model by our own kernels alone, which costs 1 to 2%; with `true` every replica does.',
     ),
   kernels: z
     .enum(kernelChoices)

@@ -49,6 +49,8 @@ export interface EngineSeen {
   kv_tokens?: number;
   /** On CPUs: what its processes take for each device beside weights and KV, as they began to serve. */
   programs_bytes?: number;
+  /** Of a pipeline of the native engine: what a batch takes at each stage, operators [begin, end), on average. */
+  stages?: { begin: number; end: number; compute_s: number }[];
 }
 
 /** ⟨λ, μ_in, μ_out⟩ of LLMFabric §3.3, and who says so. */
@@ -170,6 +172,11 @@ export interface PlacementSettings {
   python_engine_bytes: number;
   /** Memory of a job beside its units: the node agent, its workers' runtimes, the script. */
   host_overhead_bytes: number;
+  /**
+   * Replicas of native models share a device as long as all of them together are expected to compute for at most so
+   * much of its time; 0: only where devices do not suffice.
+   */
+  shared_time_max: number;
   /** What counts against an option beside its speed: 0.5 is half as much again. They add up. */
   penalties: PlacementPenalties;
 }
@@ -180,6 +187,7 @@ export const defaultPlacementSettings: PlacementSettings = {
   wrapped_memory_fraction: 0.9,
   python_engine_bytes: 2 * 1024 ** 3,
   host_overhead_bytes: 768 * 1024 ** 2,
+  shared_time_max: 0.5,
   penalties: penaltiesSchema.parse({}),
 };
 

@@ -48,6 +48,7 @@ const placementModelSchema = z.strictObject({
         max_sequences: count.optional(),
         kv_tokens: count.optional(),
         programs_bytes: number.optional(),
+        stages: z.array(z.strictObject({ begin: count, end: count, compute_s: number })).optional(),
       }),
     )
     .optional(),
@@ -111,6 +112,8 @@ const questionSchema = z.strictObject({
     wrapped_memory_fraction: number,
     python_engine_bytes: number,
     host_overhead_bytes: number,
+    // A site of a release that shares devices only where they do not suffice.
+    shared_time_max: number.default(0),
     penalties: penaltiesSchema,
   }),
   objective: z.enum(objectiveNames).optional(),

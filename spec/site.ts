@@ -130,6 +130,12 @@ export const siteSchema = z
           .describe(
             'Only you and people you trust can listen on the compute network: KV may travel unencrypted.',
           ),
+        fabrics: z
+          .array(oneWord)
+          .optional()
+          .describe(
+            'Providers of libfabric over which KV may travel where private_fabric is set, best first, by the names of `fi_info`. []: none. Default: [cxi, efa, verbs], and shm within a node.',
+          ),
         prefer: oneWord
           .optional()
           .describe('Interface name or CIDR that agents announce, such as hsn0 or 10.1.0.0/16.'),
@@ -169,7 +175,7 @@ export const siteSchema = z
           .min(0)
           .default(30)
           .describe(
-            'Seconds after which a job is ended and replaced whose node gives Slurm no answer while its agent has left the mesh; Slurm itself takes SlurmdTimeout (300 s) for that. 0: never. Lower: replaced sooner; higher: nodes that come back keep their job.',
+            'Seconds after which a job is ended and replaced whose node gives Slurm no answer while its agent has left the mesh; Slurm itself takes SlurmdTimeout (300 s) for that. Where Slurm hears from the node and the agent alone is gone: after four times as long, two minutes at least. 0: never. Lower: replaced sooner; higher: nodes that come back keep their job.',
           ),
         sites_silent_s: z
           .number()
@@ -193,6 +199,14 @@ export const siteSchema = z
           .default(false)
           .describe(
             'Ask Slurm for each kind of node how long a job would wait (sbatch --test-only), and weigh that. Off: nodes that are taken count as a fixed factor dearer.',
+          ),
+        shared_time_max: z
+          .number()
+          .min(0)
+          .max(1)
+          .default(0.5)
+          .describe(
+            'Replicas of native models share a device as long as all of them together are expected to compute for at most this share of its time. Lower: fewer share, and answers of one disturb the other less; 0: they share only where devices do not suffice. Higher: fewer devices.',
           ),
         penalties: penaltiesSchema
           .prefault({})

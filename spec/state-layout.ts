@@ -93,6 +93,8 @@ export const keeperFiles = {
   scaling: 'scaling.json',
   /** How models that follow demand over several sites stand: for `status`, and for the keeper that comes after. */
   sites: 'sites.json',
+  /** How fine pipelines are whose stages follow the load, and why: for `status` and `top`. */
+  granularity: 'granularity.json',
 } as const;
 
 /** Files of the scavenger's folder. */

@@ -11,10 +11,16 @@ export const agentPaths = {
   sharing: '/hpcserve/v1/sharing',
   /** The same: a `MoveAway`, by which the requests of a model go on elsewhere and its instance rests. */
   move: '/hpcserve/v1/move',
+  /** The same: a `RefactorRequest`, by which a pipeline whose coordinator it is gets other stages while it answers. */
+  refactor: '/hpcserve/v1/refactor',
   /** Of a wrapped engine's session, for POST: the text of `tokens`, as the engine's own path for it answers. */
   detokenize: '/hpcserve/v1/detokenize',
   /** The same: which of the tensors that are asked for it has in memory; below it, ranges of one of them. */
   tensors: '/hpcserve/v1/tensors',
+  /** Of a device worker's session, for agents of the same provider, by POST: what is said of KV that moves. */
+  kv: '/hpcserve/v1/kv',
+  /** Of a node agent's session, for agents of the same launch: below it, unit and stage; an upgrade to frames. */
+  stages: '/hpcserve/v1/stages',
 } as const;
 
 /** Paths of clients that are not OpenAI's, by vLLM's names: a model's tokens of a text, and the text of tokens. */
@@ -48,6 +54,10 @@ export const headers = {
    * again.
    */
   token_ids: 'x-hpcserve-token-ids',
+  /** Between an agent and its worker: the session of the peer that asks, which its connection proved. */
+  peer: 'x-hpcserve-peer',
+  /** Of an answer that has moved: a `MovedAnswer`; clients do not see it. */
+  moved: 'x-hpcserve-moved',
   /** Of a native replica that refuses a request for its SLO: a `RefusedRequest`; clients do not see it. */
   refused: 'x-hpcserve-refused',
 } as const;
@@ -79,7 +89,17 @@ export const continuation = {
   cached_tokens: 'hpcserve_cached_tokens',
   /** In a request. */
   continue: 'hpcserve_continue',
+  /** In the error event that ends a stream here: a `MovedAnswer`. */
+  moved: 'hpcserve_moved',
 } as const;
+
+/** Where an answer goes on that a replica has given away, with keys and values of what there is of it. */
+export interface MovedAnswer {
+  /** The session to ask. */
+  session: string;
+  /** What the keys and values are called there. */
+  kv: string;
+}
 
 /** One choice of an answer that is continued. */
 export interface ContinuedChoice {
@@ -105,6 +125,8 @@ export interface ContinueRequest {
   /** The request is refused where its prompt has another digest. */
   prompt_digest?: string;
   cached_tokens?: number;
+  /** What its keys and values are called here, where they came before the request: see `MovedAnswer`. */
+  kv?: string;
   /** `id` and `created` of the answer's chunks. */
   id?: string;
   created?: number;

@@ -8,17 +8,25 @@ export interface TestArguments {
   releases: SlurmRelease[];
   /** Major version of the Node that everything is to run on; absent: this one. */
   node: string | undefined;
+  /** Whether suites of the native engine are to compute on a Vulkan device (`test/vulkan-suites.ts`). */
+  vulkan: boolean;
 }
 
 /** What was typed behind `npm test --`. @throws Error in the words for a person */
 export function parseTestArguments(argv: readonly string[]): TestArguments {
   const { values, positionals } = parseArgs({
     args: [...argv],
-    options: { slurm: { type: 'string', multiple: true }, node: { type: 'string' } },
+    options: {
+      slurm: { type: 'string', multiple: true },
+      node: { type: 'string' },
+      vulkan: { type: 'boolean', default: false },
+    },
     allowPositionals: true,
   });
   if (values.node !== undefined && !/^\d+$/.test(values.node))
     throw new Error(`--node takes a major version, such as 22; it was ${JSON.stringify(values.node)}`);
   const releases = (values.slurm ?? []).flatMap((text) => text.split(',')).map(slurmRelease);
-  return { filters: positionals, releases, node: values.node };
+  if (values.vulkan && (releases.length > 0 || values.node !== undefined))
+    throw new Error('--vulkan is a run of its own: leave --slurm and --node out');
+  return { filters: positionals, releases, node: values.node, vulkan: values.vulkan };
 }

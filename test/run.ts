@@ -1,10 +1,11 @@
 /**
- * `npm test [-- [--slurm RELEASES] [--node MAJOR] FILTER…]`: installs what the suites need, runs them (`test/lanes.ts`
- * says which beside which), and ends with what could not run and what failed. In CI a skipped test is a failure unless
- * `test/may-skip.json` names it with the hardware or program that it needs.
+ * `npm test [-- [--slurm RELEASES] [--node MAJOR] [--vulkan] FILTER…]`: installs what the suites need, runs them
+ * (`test/lanes.ts` says which beside which), and ends with what could not run and what failed. In CI a skipped test
+ * is a failure unless `test/may-skip.json` names it with the hardware or program that it needs.
  *
  * `--slurm 20.11,24.11` runs the end-to-end suites on these releases instead, and writes what came of it into
- * docs/slurm.md. `--node 22` runs all of it on another Node.
+ * docs/slurm.md. `--node 22` runs all of it on another Node. `--vulkan` runs the suites of the native engine on a
+ * Vulkan device.
  *
  * Many suites start real processes. To tell a test that depends on what runs beside it from one that is simply
  * broken, files that failed are run once more, alone, and what came of it is said; the run has failed either way.
@@ -21,6 +22,7 @@ import { runOnNode } from './other-node.ts';
 import type { TestReport } from './reporter.ts';
 import { runVitest } from './run-vitest.ts';
 import { runOnReleases } from './slurm-runs.ts';
+import { runOnVulkan } from './vulkan-run.ts';
 
 interface MaySkip {
   suite: string;
@@ -34,13 +36,14 @@ const slowestShown = 5;
 /** So many files that failed are tried once more. */
 const retriedFiles = 3;
 
-const { filters, releases, node } = argumentsOrUsage();
+const { filters, releases, node, vulkan } = argumentsOrUsage();
 const inCi = process.env.CI === 'true' || process.env.CI === '1';
 const say = (line: string): void => console.error(line);
 if (node !== undefined) {
   const slurms = releases.length > 0 ? [`--slurm=${releases.join(',')}`] : [];
   process.exit(runOnNode(node, [...slurms, ...filters], say));
 }
+if (vulkan) process.exit(await runOnVulkan(filters, say));
 const slurm = await ensureSlurmInstalled(say);
 const shellcheck = await ensureShellcheckInstalled();
 const missing = [slurm, shellcheck].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
@@ -101,7 +104,7 @@ function argumentsOrUsage(): TestArguments {
     return parseTestArguments(process.argv.slice(2));
   } catch (error) {
     console.error(
-      `${(error as Error).message}\nusage: npm test -- [--slurm RELEASE,…] [--node MAJOR] [FILTER…]`,
+      `${(error as Error).message}\nusage: npm test -- [--slurm RELEASE,…] [--node MAJOR] [--vulkan] [FILTER…]`,
     );
     return process.exit(2);
   }

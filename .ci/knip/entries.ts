@@ -17,6 +17,7 @@ export const productionEntries = [
   'agent/memory/hash-thread.ts',
   'agent/memory/load/load-thread.ts',
   'agent/memory/peers/peer-thread.ts',
+  'agent/pipeline/ring-thread.ts',
   'ledger/checkpoint-worker.ts',
   'native/synth/weight-worker.ts',
 ];
@@ -25,6 +26,7 @@ export const productionEntries = [
 export const benchEntries = [
   'bench/run.ts',
   'bench/calibrate/main.ts',
+  'bench/kv-transfer/target.ts',
   'bench/soak/attacker.ts',
   'bench/soak/idle-load.ts',
 ];
@@ -36,6 +38,8 @@ export const benchEntries = [
 export const simulators = [
   'solver/cluster-simulator/',
   'solver/sharing-simulator/',
+  'solver/pipeline-simulator/',
+  'solver/streaming-simulator/',
   'mesh/gossip/simulation.ts',
   'mesh/gossip/memory-network.ts',
   'mesh/gossip/timer-queue.ts',
@@ -61,5 +65,5 @@ export const systemBinaries = [
     'ssh-add',
     'ssh-agent',
   ],
-  ...['ssh-keygen', 'sshfs', 'taskset', 'umount', 'unshare'],
+  ...['ssh-keygen', 'sshfs', 'umount', 'unshare'],
 ];

@@ -7,6 +7,7 @@ import { kvGibibytes, shareOfAll } from '../../spec/engine-memory.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
+import { canSleep, sleep_option } from '../../spec/sleeping-engine.ts';
 import {
   type CommandLine,
   type EngineAdapter,
@@ -36,9 +37,6 @@ const dtypes: Record<string, string> = {
   fp32: 'float32',
   float32: 'float32',
 };
-
-/** Who passes it wants the engine to sleep (https://docs.vllm.ai/en/latest/features/sleep_mode/). */
-const sleep_option = '--enable-sleep-mode';
 
 const eager_option = '--enforce-eager';
 
@@ -197,7 +195,7 @@ export const vllm: EngineAdapter = {
     const { domains } = model.remote_media;
     const onCpu = unit.device_kind === 'cpu' || context.emulated;
     const memory = memoryOf(unit, onCpu, context.probed?.version);
-    const sleeps = model.engine_args.includes(sleep_option);
+    const sleeps = canSleep(unit.engine, model);
     const parsers = chooseParsers(unit, context.probed);
     const byRay = place !== undefined && context.probed?.options?.has('--nnodes') === false;
     const ray = byRay ? rayEnvironment(context.key) : {};

@@ -36,6 +36,11 @@ export interface Backend {
    * Memory of the host that the device copies from without a detour (page-locked); absent: any memory is as good.
    */
   readonly host_buffer_type: Pointer | undefined;
+  /**
+   * Where `batch_invariant` needs batches cut for it: products of exactly so many rows, and attention one row at a
+   * time, give a row the same bits in every batch. Undefined: kernels themselves do, or rows are padded.
+   */
+  readonly invariant_rows: number | undefined;
   /** Kernels that are wrong or missing on this device, in whose place others compute: one E_NATIVE_KERNEL each. */
   readonly kernels_left_out: readonly HpcserveError[];
 

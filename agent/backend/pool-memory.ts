@@ -1,4 +1,5 @@
 /** The memory of one device's pool: how bytes are reached. Who owns them is said elsewhere (`RegionList`). */
+import type { TransferMemory } from '../../native/fabric/memory.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvShape } from '../engine/kv-storage.ts';
 import type { KvRegions, PoolCache } from '../memory/pool-cache.ts';
@@ -45,6 +46,8 @@ export interface PoolMemory {
   /** Bytes that are backed by memory now. */
   readonly resident_bytes: number;
   readonly plain: PoolLayout;
+  /** What transfers read and write, by offsets of the pool; absent: the host cannot address it. */
+  readonly transferMemory?: TransferMemory;
   /** @param bufferType one of those in `layouts` */
   layoutOf(bufferType: Pointer): PoolLayout;
   /** Layouts do not depend on addresses, so that a tensor moves as bytes. The ranges may overlap. */

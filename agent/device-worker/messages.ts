@@ -3,11 +3,16 @@
  * Requests for tokens do not travel here: the worker answers OpenAI's paths on a unix socket.
  */
 
+import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
-import type { KernelsOption, KvType } from '../../spec/engine-contract.ts';
+import type { EngineStats, KernelsOption, KvType, LoadProgress } from '../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
+import type { MovesReport } from '../../spec/moves-report.ts';
 import type { ModelState } from '../../spec/session-record.ts';
+import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
+import type { PipelinePlace } from '../pipeline/pipeline-place.ts';
+import type { MovesPlace } from './moving/moves-place.ts';
 import type { WorkerLimits } from './worker-options.ts';
 
 export interface NativeModel {
@@ -21,11 +26,14 @@ export interface NativeModel {
   prefill_chunk_tokens: number;
   kv_tokens: number;
   kv_type: KvType;
-  batch_invariant: boolean;
+  /** See `EngineOptions`. */
+  batch_invariant?: boolean | undefined;
   /** See `EngineOptions`; absent: `auto`. */
   kernels?: KernelsOption;
   /** α of Tangram's Equation 2: how much a second of loading it matters; absent: 1, as every other model. */
   latency_sensitivity?: number;
+  /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
+  pipeline?: PipelinePlace;
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
   slo?: { ttft_ms?: number; tpot_ms?: number };
 }
@@ -59,12 +67,19 @@ export type ToWorker =
       manifest_file?: string;
       /** Unix socket on which the agent reaches peers that have tensors in memory; absent: all is read from files. */
       peers_socket?: string;
+      /** How running answers may move to other workers; absent: from their tokens alone. */
+      moves?: MovesPlace & { session_id: string };
       /** How the device is shared, where it differs from `workerSharing`. */
       sharing?: Partial<SharingSettings>;
       /** Bounds that differ from `defaultLimits`. */
       limits?: Partial<WorkerLimits>;
     }
   | { type: 'load'; model: NativeModel }
+  /** A layout of a pipeline is to come in which this device has the stage of `model.pipeline`. */
+  | { type: 'prepare'; refactoring: number; model: NativeModel }
+  /** The pipeline whose first stage is here changes its layout to this; `model.pipeline` is its place in it. */
+  | { type: 'refactor'; refactoring: number; to: PipelineLayout; model: NativeModel }
+  | { type: 'cancel_refactoring'; name: string; because: string }
   | { type: 'unload'; name: string }
   /** Stop admitting; finish what runs. */
   | { type: 'drain' }
@@ -72,11 +87,23 @@ export type ToWorker =
 
 export type FromWorker =
   | { type: 'listening'; library_version: string; isa: string[] }
-  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number; elapsed_ms: number }
-  | { type: 'model'; name: string; state: ModelState; precision?: string; error?: ErrorJson }
+  | ({ type: 'progress'; name: string } & LoadProgress)
+  | {
+      type: 'model';
+      name: string;
+      state: ModelState;
+      precision?: string;
+      /** Of one that serves: see `EngineStats`. */
+      layouts?: EngineStats['layouts'];
+      error?: ErrorJson;
+    }
   | { type: 'load_report'; models: ModelLoad[] }
+  /** A change of layout has ended, or could not begin. */
+  | { type: 'refactored'; name: string; refactoring: number; report?: RefactoringReport; error?: ErrorJson }
   /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
   | { type: 'kernels_left_out'; errors: ErrorJson[] }
+  /** What moved to others and came from them with keys and values, after each change. */
+  | { type: 'moves'; report: MovesReport }
   | { type: 'drained' }
   /** The worker cannot go on; it exits after this. */
   | { type: 'fatal'; error: ErrorJson };

@@ -1,21 +1,26 @@
-import type { SharingSettings } from '../../solver/sharing/settings.ts';
+import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
 import { type ErrorJson, HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { nearest } from '../../spec/nearest.ts';
+import type { MovedAnswer } from '../../spec/wire.ts';
 import { ContentHashCache } from '../memory/content-hashes.ts';
 import { learnContents } from '../memory/learn-contents.ts';
 import { SharedTensors } from '../memory/peers/shared-tensors.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
 import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
+import type { KvAsk, KvTold } from './compute/kv-messages.ts';
 import type { FromCompute, ScheduleReport, Submission, ToCompute, TokenOutput } from './compute/messages.ts';
 import { writeManifest } from './manifest-file.ts';
 import type { FromWorker, NativeModel } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
+import type { ModelsOptions } from './models-options.ts';
+import { modelDigest } from './moving/model-digest.ts';
 import type { OutputLengthStore } from './output-length-store.ts';
 import type { ProfileStore } from './profile-store.ts';
+import { Questions } from './questions.ts';
 import { type ModelText, ServedModel } from './served-model.ts';
 
 /**
@@ -32,10 +37,12 @@ export interface SequenceListener {
 }
 
 interface Live {
-  model: string;
-  movable: boolean;
+  submission: Submission;
   listener: SequenceListener;
 }
+
+/** What a caller says of a sequence; the rest is known here. */
+export type SubmittedSequence = Omit<Submission, 'id' | 'arrival_ms'>;
 
 /** The models of this worker and the sequences that are alive in its compute thread. */
 export class Models {
@@ -56,35 +63,18 @@ export class Models {
   readonly shared: SharedTensors | undefined;
   /** Kernels that are wrong on this CPU, of those that loads needed so far. */
   kernels_left_out: readonly ErrorJson[] = [];
-  readonly #reports = new Map<number, (report: ScheduleReport) => void>();
+  readonly #reports = new Questions<ScheduleReport>();
+  readonly #kv = new Questions<KvTold>();
+  /** A sequence that goes on with keys and values from elsewhere has begun: see `KvArrivals.began`. */
+  onArrivedBegan: (kv: string, cached_tokens: number, tokens: number) => void = () => undefined;
+  /** Models as they are to be once their layout has changed, by the number of the change. */
+  readonly #refactorings = new Map<number, NativeModel>();
+  /** Models that come anew before the compute thread has let go of them. */
+  readonly #unloading = new Map<string, ServedModel>();
   #nextId = 1;
   #idle: (() => void)[] = [];
 
-  constructor(options: {
-    threads: number;
-    pool_bytes: number;
-    /** Where hashes of tensors are kept; absent: files do not share tensors. */
-    hash_dir?: string;
-    /** See `DevicePoolOptions`. */
-    peers_socket?: string;
-    /** See `ComputeThreadOptions`. */
-    ggml_device: string | undefined;
-    settings: SharingSettings;
-    step_ms_min: number;
-    /** Absent: what is measured of models is forgotten with the worker. */
-    profiles?: ProfileStore;
-    /** Absent: so is how long answers were. */
-    lengths?: OutputLengthStore;
-    /** See `writeManifest`; absent: what is in the pool is not told. */
-    manifest_file?: string;
-    /** Longest measurement of a model of which nothing is kept. */
-    profile_ms: number;
-    warn: (text: string) => void;
-    tell: (message: FromWorker) => void;
-    metrics: WorkerMetrics;
-    failed: (error: HpcserveError) => void;
-    stall_ms: number;
-  }) {
+  constructor(options: ModelsOptions) {
     this.#threads = options.threads;
     this.#profiles = options.profiles;
     this.#lengths = options.lengths;
@@ -119,13 +109,73 @@ export class Models {
     }
   }
 
+  /** A layout of a pipeline is to come in which this device has another stage, or its first one. */
+  prepare(refactoring: number, config: NativeModel): void {
+    let known = this.#models.get(config.name);
+    if (known?.state === 'draining') {
+      this.#unloading.set(config.name, known);
+      known = undefined;
+    }
+    const model = known ?? new ServedModel(config);
+    if (!known) {
+      this.#models.set(config.name, model);
+      this.#tell({ type: 'model', name: config.name, state: 'loading' });
+    }
+    model.config = config;
+    try {
+      const load = this.#loadMessage(config, model.text ?? model.openText());
+      this.#compute.send({ type: 'prepare', refactoring, load });
+    } catch (error) {
+      this.#fail(model, HpcserveError.from(error));
+    }
+  }
+
+  /** The pipeline whose first stage is here changes its layout; how it ends is told as `refactored`. */
+  refactor(refactoring: number, to: PipelineLayout, config: NativeModel): void {
+    const { name } = config;
+    const model = this.#models.get(name);
+    if (model?.state !== 'serving' || !model.text) {
+      const error = new HpcserveError('E_REFACTOR_MODEL', {
+        what: `the stages of ${name} cannot change now`,
+        because: `it is ${model?.state ?? 'not loaded here'}`,
+      });
+      this.#tell({ type: 'refactored', name, refactoring, error: error.toJSON() });
+      return;
+    }
+    this.#refactorings.set(refactoring, config);
+    this.#compute.send({
+      type: 'refactor',
+      id: refactoring,
+      to,
+      load: this.#loadMessage(config, model.text),
+    });
+  }
+
+  cancelRefactoring(name: string, because: string): void {
+    this.#compute.send({ type: 'cancel_refactoring', name, because });
+  }
+
+  #refactored(model: ServedModel, message: FromCompute & { type: 'refactored' }): void {
+    const { name, id, report, error } = message;
+    const config = this.#refactorings.get(id);
+    this.#refactorings.delete(id);
+    // Where it is opened anew, it is as it is now.
+    if (config && report?.outcome.kind === 'refactored') model.config = config;
+    const told: FromWorker & { type: 'refactored' } = { type: 'refactored', name, refactoring: id };
+    if (report) told.report = report;
+    if (error) told.error = error;
+    this.#tell(told);
+  }
+
   #loadMessage(config: NativeModel, { vocabulary, utf8 }: ModelText): ToCompute & { type: 'load' } {
     const { name, slo, latency_sensitivity } = config;
     const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
       config;
     const invariant = batch_invariant ? ', batch invariant' : '';
     const kernels = config.kernels ?? 'auto';
-    const how = `${kv_type}${invariant}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
+    const { pipeline } = config;
+    const part = pipeline ? `, ${pipeline.stages} stages from ${pipeline.begin} to ${pipeline.end}` : '';
+    const how = `${kv_type}${invariant}${part}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
     const file = { name, path: config.model_path };
     const profile = this.#profiles?.read(file, how);
     const lengths = this.#lengths?.read(file);
@@ -148,6 +198,11 @@ export class Models {
       },
     };
     if (slo) message.slo = slo;
+    if (config.pipeline) {
+      const { begin, end } = config.pipeline;
+      message.pipeline = config.pipeline;
+      message.options.stage = { begin, end };
+    }
     if (profile) message.profile = profile;
     if (lengths) message.lengths = lengths;
     if (latency_sensitivity !== undefined) message.latency_sensitivity = latency_sensitivity;
@@ -204,8 +259,12 @@ export class Models {
     return this.all.flatMap(({ config, progress }) => {
       if (!progress) return [];
       const { bytes_loaded, bytes_total, elapsed_ms } = progress;
-      const bytes_per_s = elapsed_ms > 0 ? (1000 * bytes_loaded) / elapsed_ms : 0;
-      return [{ model: config.name, bytes_loaded, bytes_total, bytes_per_s }];
+      const rate = (bytes: number, ms: number): number => (ms > 0 ? (1000 * bytes) / ms : 0);
+      const bytes_per_s = rate(bytes_loaded, elapsed_ms);
+      const legs = (progress.legs ?? []).map(({ leg, bytes, thread_ms }) => {
+        return { leg, bytes, bytes_per_s: rate(bytes, thread_ms) };
+      });
+      return [{ model: config.name, bytes_loaded, bytes_total, bytes_per_s, legs }];
     });
   }
 
@@ -225,17 +284,21 @@ export class Models {
 
   /** Sequences of a model between submission and their end. */
   liveOf(name: string): number {
-    let count = 0;
-    for (const { model } of this.#live.values()) if (model === name) count++;
-    return count;
+    return this.liveSequences(name).length;
+  }
+
+  /** The same, one by one. */
+  liveSequences(name: string): Submission[] {
+    const all = [...this.#live.values()].map(({ submission }) => submission);
+    return all.filter(({ model }) => model === name);
   }
 
   /** @returns the id with which to cancel. */
-  submit(submission: Omit<Submission, 'id' | 'arrival_ms'>, listener: SequenceListener): number {
-    const id = this.#nextId++;
-    this.#live.set(id, { model: submission.model, movable: submission.movable, listener });
-    this.#compute.send({ type: 'submit', submission: { ...submission, id, arrival_ms: monotonic_ms() } });
-    return id;
+  submit(sequence: SubmittedSequence, listener: SequenceListener): number {
+    const submission: Submission = { ...sequence, id: this.#nextId++, arrival_ms: monotonic_ms() };
+    this.#live.set(submission.id, { submission, listener });
+    this.#compute.send({ type: 'submit', submission });
+    return submission.id;
   }
 
   /** The listener hears nothing more. */
@@ -243,16 +306,17 @@ export class Models {
     const live = this.#live.get(id);
     if (!live) return;
     this.#end(id);
-    this.#compute.send({ type: 'cancel', model: live.model, id });
+    this.#compute.send({ type: 'cancel', model: live.submission.model, id });
   }
 
   /** What the schedule says of itself, after the iteration that runs now. */
   report(): Promise<ScheduleReport> {
-    const id = this.#nextId++;
-    return new Promise((resolve) => {
-      this.#reports.set(id, resolve);
-      this.#compute.send({ type: 'report', id });
-    });
+    return this.#reports.ask((id) => this.#compute.send({ type: 'report', id }));
+  }
+
+  /** Of sequences that move. @throws HpcserveError as the compute thread says */
+  askKv(asked: KvAsk): Promise<KvTold> {
+    return this.#kv.ask((ask) => this.#compute.send({ type: 'kv', ask, asked }));
   }
 
   /**
@@ -260,20 +324,25 @@ export class Models {
    * @returns how many; none where one of them cannot go on elsewhere
    */
   leave(name: string, because: string): number {
-    const own = [...this.#live].filter(([, { model }]) => model === name);
-    if (own.some(([, { movable }]) => !movable)) return 0;
-    const error = new HpcserveError('E_REQUEST_MOVED', {
-      what: `The model ${name} leaves this device`,
-      because,
-    });
-    for (const [id, { listener }] of own) {
-      // An answer of several choices ends with the first of them.
-      if (!this.#live.has(id)) continue;
-      listener.failed(error);
-      this.cancel(id);
-    }
+    const own = this.liveSequences(name);
+    if (own.some(({ movable }) => !movable)) return 0;
+    for (const { id } of own) this.giveAway(id, because);
     this.#compute.send({ type: 'leave', name, because });
     return own.length;
+  }
+
+  /**
+   * Ends the answer of a sequence here, for a gateway to have it continued elsewhere.
+   * @param moved where it is expected, and what its keys and values are called there
+   */
+  giveAway(id: number, because: string, moved?: MovedAnswer): void {
+    const live = this.#live.get(id);
+    // An answer of several choices ends with the first of them.
+    if (!live) return;
+    const what = `An answer of ${live.submission.model} leaves this device`;
+    const details = moved ? { moved } : {};
+    live.listener.failed(new HpcserveError('E_REQUEST_MOVED', { what, because, details }));
+    this.cancel(id);
   }
 
   /** Has it written down what is in the pool, for the worker that comes after this one. */
@@ -299,6 +368,7 @@ export class Models {
   /** Ends the compute thread and frees the models. */
   async stop(): Promise<void> {
     await this.#compute.stop();
+    this.#kv.failAll(new HpcserveError('E_WORKER_DRAINING', { what: 'this device worker ends' }));
     for (const model of this.all) model.closeText();
   }
 
@@ -323,8 +393,11 @@ export class Models {
         this.#takeStep(message);
         return;
       case 'report':
-        this.#reports.get(message.id)?.(message.report);
-        this.#reports.delete(message.id);
+        this.#reports.answer(message.id, message.report);
+        return;
+      case 'kv':
+        if (message.error) this.#kv.fail(message.ask, HpcserveError.fromJSON(message.error));
+        else this.#kv.answer(message.ask, message.told);
         return;
       case 'kernels_left_out':
         this.kernels_left_out = message.errors;
@@ -352,13 +425,14 @@ export class Models {
   /** A model of the compute thread came to another state. */
   #moved(
     model: ServedModel,
-    message: FromCompute & { type: 'loaded' | 'load_failed' | 'model_failed' | 'unloaded' },
+    message: FromCompute & { type: 'loaded' | 'load_failed' | 'model_failed' | 'unloaded' | 'refactored' },
   ): void {
     switch (message.type) {
       case 'loaded':
         model.info = message.info;
         model.stats = message.stats;
-        void this.#learn(model.config.model_path);
+        model.kv = message.kv;
+        void this.#learn(model);
         if (model.state !== 'loading') return;
         model.state = 'serving';
         this.#tell({
@@ -366,6 +440,7 @@ export class Models {
           name: message.name,
           state: 'serving',
           precision: message.info.file_type,
+          layouts: message.stats.layouts,
         });
         return;
       case 'load_failed':
@@ -374,14 +449,25 @@ export class Models {
       case 'model_failed': {
         const error = HpcserveError.fromJSON(message.error);
         this.#dropSequences(message.name, error);
-        this.#fail(model, error);
+        if (error.code === 'E_STAGE_LOST' || error.code === 'E_STAGE_FRAME') this.#reopen(model, error);
+        else this.#fail(model, error);
         return;
       }
-      case 'unloaded':
+      case 'refactored':
+        this.#refactored(model, message);
+        return;
+      case 'unloaded': {
+        const before = this.#unloading.get(message.name);
+        if (before) {
+          this.#unloading.delete(message.name);
+          before.closeText();
+          return;
+        }
         this.#models.delete(message.name);
         model.closeText();
         this.#tell({ type: 'model', name: message.name, state: 'unloaded' });
         return;
+      }
     }
   }
 
@@ -405,10 +491,12 @@ export class Models {
   }
 
   /** Hashes the tensors of a model that serves, in the background. */
-  async #learn(path: string): Promise<void> {
+  async #learn(model: ServedModel): Promise<void> {
     if (!this.#hashes) return;
+    const path = model.config.model_path;
     try {
       await learnContents(this.#hashes, path);
+      model.digest = modelDigest(this.#hashes, path);
       this.shared?.add(path);
       this.#compute.send({ type: 'learned', path });
     } catch (error) {
@@ -430,6 +518,9 @@ export class Models {
     for (const output of step.outputs) {
       const live = this.#live.get(output.id);
       if (!live) continue;
+      const { kv, tokens } = live.submission;
+      if (kv !== undefined && output.cached_tokens !== undefined)
+        this.onArrivedBegan(kv, output.cached_tokens, tokens.length);
       if (output.finish !== undefined) this.#end(output.id);
       live.listener.output(output);
     }
@@ -443,9 +534,18 @@ export class Models {
     this.#tell({ type: 'model', name: model.config.name, state: 'failed', error: error.toJSON() });
   }
 
+  /** Stages elsewhere are lost. What is here of the model is in order: it serves again once they are back. */
+  #reopen(model: ServedModel, error: HpcserveError): void {
+    this.#warn(`${model.config.name} waits for its stages: ${error.toText()}`);
+    model.state = 'failed';
+    model.stats = undefined;
+    model.closeText();
+    this.load(model.config);
+  }
+
   #dropSequences(name: string, error: HpcserveError): void {
-    for (const [id, { model, listener }] of [...this.#live]) {
-      if (model !== name) continue;
+    for (const [id, { submission, listener }] of [...this.#live]) {
+      if (submission.model !== name) continue;
       this.#end(id);
       listener.failed(error);
     }

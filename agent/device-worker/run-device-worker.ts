@@ -15,10 +15,13 @@ import { reportMemory } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
+import { AnswerMover } from './moving/answer-mover.ts';
 import { OutputLengthStore } from './output-length-store.ts';
 import { ProfileStore } from './profile-store.ts';
 import { WorkerLog } from './worker-log.ts';
 import { defaultLimits, type WorkerLimits, workerSharing } from './worker-options.ts';
+
+type Configuration = ToWorker & { type: 'configure' };
 
 /** Exit code after `fatal`, as documented for engine failures. */
 const fatal_exit_code = 11;
@@ -34,6 +37,7 @@ class DeviceWorker {
   #limits: WorkerLimits = defaultLimits;
   #models: Models | undefined;
   #server: WorkerServer | undefined;
+  #mover: AnswerMover | undefined;
   #heartbeat: NodeJS.Timeout | undefined;
   #ending = false;
   #drains = false;
@@ -47,6 +51,12 @@ class DeviceWorker {
         return this.#configure(message);
       case 'load':
         return this.#configured.models.load(message.model);
+      case 'prepare':
+        return this.#configured.models.prepare(message.refactoring, message.model);
+      case 'refactor':
+        return this.#configured.models.refactor(message.refactoring, message.to, message.model);
+      case 'cancel_refactoring':
+        return this.#configured.models.cancelRefactoring(message.name, message.because);
       case 'unload':
         return this.#configured.models.unload(message.name);
       case 'drain':
@@ -90,11 +100,23 @@ class DeviceWorker {
     clearInterval(this.#heartbeat);
     this.#models?.handOver();
     await this.#server?.close();
+    await this.#tellMoves();
+    // Before the memory goes that transfers read and write.
+    await this.#mover?.close();
     await this.#models?.stop();
     process.exit(code);
   }
 
-  async #configure(message: ToWorker & { type: 'configure' }): Promise<void> {
+  /** The last answers may have moved a moment ago, and who ends does not say it later. */
+  async #tellMoves(): Promise<void> {
+    const report = await this.#mover?.report;
+    if (!report || !process.connected || report.moved + report.recomputed + report.continued === 0) return;
+    await new Promise<void>((resolve) => {
+      process.send!({ type: 'moves', report } satisfies FromWorker, () => resolve());
+    });
+  }
+
+  async #configure(message: Configuration): Promise<void> {
     const { socket_path, threads, pool_bytes, library_dir, heartbeat_ms, device, limits } = message;
     // Before the first thread that computes: those inherit it.
     const refused = restrictToCores(message.cores ?? []);
@@ -136,9 +158,12 @@ class DeviceWorker {
       stall_ms: this.#limits.stall_ms,
     });
     this.#models = models;
-    this.#server = new WorkerServer(models, metrics, this.#limits, async () => {
+    if (message.moves) this.#mover = this.#moverOf(message.moves, models, metrics, llama.version);
+    const mover = this.#mover;
+    this.#server = new WorkerServer(models, metrics, this.#limits, mover, async () => {
       const { pool, view: _, ...schedule } = await models.report();
       return {
+        moves: await mover?.report,
         format: 1,
         at_ms: Date.now(),
         pid: process.pid,
@@ -159,6 +184,25 @@ class DeviceWorker {
     );
   }
 
+  #moverOf(
+    place: NonNullable<Configuration['moves']>,
+    models: Models,
+    metrics: WorkerMetrics,
+    library_version: string,
+  ): AnswerMover {
+    return new AnswerMover({
+      models,
+      place,
+      library_version,
+      isDraining: () => this.#drains,
+      warn: (notice) => log.notice(notice),
+      changed: (report) => {
+        metrics.moves(report);
+        this.tell({ type: 'moves', report });
+      },
+    });
+  }
+
   /** Once a model serves: what its predecessor had in memory comes into the page cache, too. */
   #warmOnce(models: Models, manifest: readonly ManifestModel[]): void {
     if (this.#warms) return;
@@ -176,8 +220,12 @@ class DeviceWorker {
     const { server, models } = this.#configured;
     server.draining = true;
     this.#warming.abort();
-    if (!this.#drains) models.keepManifest();
-    this.#drains = true;
+    if (!this.#drains) {
+      models.keepManifest();
+      this.#drains = true;
+      const names = models.all.map(({ config }) => config.name);
+      void this.#mover?.evacuate(names, this.#limits.drain_ms, 'its node goes', true);
+    }
     await models.whenIdle();
     this.tell({ type: 'drained' });
   }

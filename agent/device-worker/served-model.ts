@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { Vocabulary } from '../../native/vocabulary.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
-import type { EngineStats, ModelInfo } from '../../spec/engine-contract.ts';
+import type { EngineStats, LoadProgress, ModelInfo } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import { ChatTemplate } from '../text/chat-template.ts';
@@ -10,6 +10,7 @@ import { ControlTextGuard } from '../text/prompt-tokens.ts';
 import { classifyTokens, type Utf8Tokens } from '../text/sampling/utf8-constraint.ts';
 import { type ToolFormat, toolFormatOf } from '../text/tools/tool-format.ts';
 import { CachedPieces } from '../text/vocabulary.ts';
+import type { KvShapeOfModel } from './compute/kv-messages.ts';
 import type { NativeModel } from './messages.ts';
 
 /** What turns text into tokens and back for one model; opened before its weights are loaded. */
@@ -29,7 +30,8 @@ export interface ModelText {
 
 /** One model as the main thread of the worker knows it. */
 export class ServedModel {
-  readonly config: NativeModel;
+  /** Of a pipeline: as its layout is now. */
+  config: NativeModel;
   readonly created_s = Math.floor(Date.now() / 1000);
   state: ModelState = 'loading';
   error: HpcserveError | undefined;
@@ -39,6 +41,10 @@ export class ServedModel {
   /** The device cannot keep what its deployment promises, even without other work. */
   too_slow = false;
   weights: ModelWeights | undefined;
+  /** What its keys and values are, where they can move to other workers. */
+  kv: KvShapeOfModel | undefined;
+  /** Names what its file says; undefined until that was hashed. */
+  digest: string | undefined;
 
   #borrowers = 0;
   #closing = false;
@@ -120,10 +126,10 @@ export class ServedModel {
   }
 
   /** How far its weights are, while they are on their way. */
-  progress: { bytes_loaded: number; bytes_total: number; elapsed_ms: number } | undefined;
+  progress: LoadProgress | undefined;
 
   get load(): ModelLoad {
-    return {
+    const load: ModelLoad = {
       name: this.config.name,
       state: this.state,
       running: this.stats?.running ?? 0,
@@ -131,9 +137,12 @@ export class ServedModel {
       max_sequences: this.config.max_sequences,
       kv_tokens_total: this.stats?.kv_tokens_total ?? 0,
       kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
-      ...(this.too_slow && { too_slow: true }),
-      ...(this.weights && { weights: this.weights }),
     };
+    if (this.too_slow) load.too_slow = true;
+    if (this.weights) load.weights = this.weights;
+    const stages = this.stats?.stages?.filter(({ computed_us }) => computed_us > 0) ?? [];
+    if (stages.length > 0) load.stages = stages;
+    return load;
   }
 }
 

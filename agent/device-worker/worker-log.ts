@@ -37,6 +37,21 @@ export class WorkerLog {
       case 'unload':
         this.#log.info({ name: message.name }, 'asked to unload a model');
         return;
+      case 'prepare':
+        this.#log.info(
+          { name: message.model.name, refactoring: message.refactoring, place: message.model.pipeline },
+          'asked to prepare a stage of a layout to come',
+        );
+        return;
+      case 'refactor':
+        this.#log.info(
+          { name: message.model.name, refactoring: message.refactoring, to: message.to },
+          'asked to change the stages of a model',
+        );
+        return;
+      case 'cancel_refactoring':
+        this.#log.info({ name: message.name, because: message.because }, 'asked not to change its stages');
+        return;
       case 'drain':
       case 'stop':
         this.#log.info(`asked to ${message.type}`);
@@ -62,6 +77,17 @@ export class WorkerLog {
       case 'kernels_left_out':
         for (const error of message.errors) this.#log.warn({ error }, error.what);
         return;
+      case 'refactored':
+        this.#log.info(
+          {
+            name: message.name,
+            refactoring: message.refactoring,
+            report: message.report,
+            error: message.error,
+          },
+          'a change of stages has ended',
+        );
+        return;
       case 'drained':
         this.#log.info('drained');
         return;
@@ -73,6 +99,11 @@ export class WorkerLog {
   /** What a predecessor had in memory is in the page cache, too. */
   warmed(path: string, read_bytes: number): void {
     this.#log.info({ path, read_bytes }, 'read ahead');
+  }
+
+  /** Something works worse than it should. */
+  notice(notice: HpcserveError): void {
+    this.#log.warn({ error: notice.toJSON() }, notice.toText());
   }
 
   warn(text: string): void {
@@ -111,6 +142,7 @@ export class WorkerLog {
       load_bytes_per_s: load_s > 0 ? Math.round(bytes / load_s) : undefined,
       weight_bytes: stats?.weight_bytes,
       layouts: stats?.layouts,
+      batch_invariant: stats?.batch_invariant,
       kv_tokens: stats?.kv_tokens_total,
       kv_bytes: stats?.kv_bytes,
       compute_bytes: stats?.compute_bytes,

@@ -37,6 +37,8 @@ export const defaultLimits: WorkerLimits = {
  */
 export const workerSharing: SharingSettings = {
   ...defaultSharingSettings,
+  // Weights may take minutes to come: no SLO of seconds could be kept, and no model would ever come back.
+  cold_start_counts: false,
   prefill_chunk_tokens_min: 32,
   // Models of a worker have their room until others need it: an engine is closed where nobody has asked for long.
   keep_alive_ms: 300_000,

@@ -1,3 +1,4 @@
+import { deviceHolder } from '../../native/device-lock.ts';
 import { findNativeLibraries } from '../../native/libraries.ts';
 import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { listNvidiaGpus, NvmlError } from '../../native/nvml.ts';
@@ -8,7 +9,7 @@ import { type CpuHost, plannedCpuDevices, readCpuHost } from './cpu.ts';
 import { allottedGpus, emulatedDevices } from './emulated.ts';
 import { withGgmlDevices } from './ggml-devices.ts';
 import { withCoresOfAmd, withCoresOfNvidia } from './near-cores.ts';
-import type { NodeDevice } from './node-device.ts';
+import { lockIdentity, type NodeDevice } from './node-device.ts';
 import { nvidiaDevices } from './nvidia.ts';
 
 /** What a job has on this node, by kind; a unit's `first_device` counts within its kind. */
@@ -37,7 +38,7 @@ export function discoverDevices(
   const warnings: string[] = [];
   const emulated = launch.emulated ? emulatedOf(launch, nodeIndex, environment, host, sockets) : undefined;
   const standsForCpu = emulated?.some((device) => device.description.kind === 'cpu') ?? false;
-  const accelerators = emulated ?? plannedFirst(launch, forNative(launch, environment, warnings));
+  const accelerators = emulated ?? freeFirst(plannedFirst(launch, forNative(launch, environment, warnings)));
   return {
     cpu: standsForCpu ? accelerators : sockets,
     gpu: accelerators.filter((device) => device.description.kind === 'gpu'),
@@ -92,6 +93,22 @@ function forNative(
 function plannedFirst({ device_model }: LaunchSpec, devices: readonly NodeDevice[]): NodeDevice[] {
   const isPlanned = ({ description }: NodeDevice): boolean => description.model === device_model;
   return [...devices.filter(isPlanned), ...devices.filter((device) => !isPlanned(device))];
+}
+
+/**
+ * Devices that another worker of this user holds come last: a machine without Slurm has several deployments, and each
+ * counts its devices from the first.
+ */
+export function freeFirst(
+  devices: readonly NodeDevice[],
+  holderOf: (identity: string) => number | undefined = deviceHolder,
+): NodeDevice[] {
+  const isHeld = (device: NodeDevice): boolean => {
+    const identity = lockIdentity(device);
+    return identity !== undefined && holderOf(identity) !== undefined;
+  };
+  const held = devices.filter(isHeld);
+  return [...devices.filter((device) => !held.includes(device)), ...held];
 }
 
 /** GPUs or slices that the launch's units ask for; where they ask for CPUs of another model, those. */

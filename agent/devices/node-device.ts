@@ -20,3 +20,8 @@ export interface NodeDevice {
   /** Nothing but ggml's backend knows of it: what it has for memory may be the host's. */
   only_ggml?: true;
 }
+
+/** What a worker of the native engine holds it by; undefined where none would compute on it. */
+export function lockIdentity({ description, pci_bus_id, ggml_device }: NodeDevice): string | undefined {
+  return ggml_device && (description.uuid ?? pci_bus_id ?? ggml_device);
+}

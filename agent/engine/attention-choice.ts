@@ -8,6 +8,8 @@ import type { Backend } from '../backend/backend.ts';
 import type { Compute } from '../backend/compute.ts';
 import { type AttentionWins, BatchAttention } from './batch-attention.ts';
 import { kernelChoice } from './kernel-choice.ts';
+import { inTurn } from './product-race.ts';
+import { racedVerdict } from './raced-verdict.ts';
 import { type AttentionWay, TimedAttention, type TimedSegment } from './timed-attention.ts';
 
 /** Batches that stand for their kind. Higher: noise decides less often; lower: a first start is quicker. */
@@ -30,7 +32,7 @@ const error_max = 0.02;
 
 export interface AttentionOptions {
   threads: number;
-  batch_invariant: boolean;
+  batch_invariant?: boolean | undefined;
   kernels?: KernelsOption;
 }
 
@@ -109,13 +111,11 @@ class AttentionRace {
 
   wins(): AttentionWins {
     const key = `${this.#key} ${this.#threads} threads`;
-    if (!this.#cache.has(`${key} raced`)) {
-      for (const kind of ['decode', 'prompts'] as const)
-        if (this.#isNoSlower(raced[kind])) this.#cache.add(`${key} ${kind}`);
-      this.#cache.add(`${key} raced`);
-      this.#cache.write();
-    }
-    return { decode: this.#cache.has(`${key} decode`), prompts: this.#cache.has(`${key} prompts`) };
+    const wins = (kind: keyof AttentionWins): boolean =>
+      racedVerdict(this.#cache, `${key} ${kind}`, () => this.#isNoSlower(raced[kind]));
+    const found = { decode: wins('decode'), prompts: wins('prompts') };
+    this.#cache.write();
+    return found;
   }
 
   #isNoSlower(segments: readonly TimedSegment[]): boolean {
@@ -125,7 +125,7 @@ class AttentionRace {
       );
       const best = timed.map(() => Number.POSITIVE_INFINITY);
       for (let round = 0; round <= rounds; round++)
-        for (const [index, one] of timed.entries()) best[index] = Math.min(best[index]!, one.run_ms());
+        for (const index of inTurn(round)) best[index] = Math.min(best[index]!, timed[index]!.run_ms());
       for (const one of timed) one.free();
       return best[0]! <= best[1]!;
     });

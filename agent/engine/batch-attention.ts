@@ -37,6 +37,11 @@ export class BatchAttention {
     this.#wins = wins;
   }
 
+  /** Whether it serves batches of every kind, so that ggml's serves none. */
+  get servesAll(): boolean {
+    return this.#wins.decode && this.#wins.prompts;
+  }
+
   serves(segments: readonly BatchRows[]): boolean {
     return segments.every(({ rows }) => rows === 1) ? this.#wins.decode : this.#wins.prompts;
   }

@@ -25,7 +25,7 @@ export function kernelPolicy({
   batch_invariant,
 }: {
   kernels?: KernelsOption;
-  batch_invariant: boolean;
+  batch_invariant?: boolean | undefined;
 }): KernelPolicy {
   if (kernels !== 'auto') return kernels;
   return batch_invariant ? 'own' : 'faster';

@@ -45,6 +45,11 @@ export class GraphMemory {
     return this.#words[this.slot(tensor) + tensorLayout.ne / 4 + 2 * dimension]!;
   }
 
+  /** nb[dimension] of a tensor. */
+  stride(tensor: Pointer, dimension: number): number {
+    return this.#words[this.slot(tensor) + tensorLayout.nb / 4 + 2 * dimension]!;
+  }
+
   /** Reinterprets a view: the same memory as elements of another type, with its extents and strides in bytes. */
   retype(tensor: Pointer, type: number, extents: readonly number[], strides: readonly number[]): void {
     const slot = this.slot(tensor);

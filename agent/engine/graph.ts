@@ -1,5 +1,5 @@
 import { type Ggml, GgmlType } from '../../native/ggml.ts';
-import { multiply, takeRows } from '../../native/packed-products.ts';
+import { multiply, multiplyExactly, multiplyExperts, takeRows } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
 import type { AttentionRoom, BatchAttention } from './batch-attention.ts';
@@ -21,14 +21,22 @@ export interface StageParts {
   attention?: BatchAttention;
   /** Sums go in one order, however many rows there are. */
   batch_invariant: boolean;
+  /** Rows that each product takes; absent: all at once. The rows of a batch are a multiple of it. */
+  rows_per_product?: number;
 }
+
+/** Of a layer: queries, keys and values apart, for all rows and for the last ones; output, and a feed-forward part. */
+const products_max = 8;
 
 /** Upper bound of tensors in a graph: per layer the fixed operations, and per segment its attention. */
 function maxTensors(parts: StageParts, shape: GraphShape): number {
   const layers = parts.plan.layers.size;
   const { experts } = parts.model;
-  const moe = experts === undefined ? 0 : 24 + 2 * experts.used_per_token;
-  return 64 + 3 * shape.segments.length + layers * (56 + moe + 20 * shape.segments.length);
+  const moe = experts === undefined ? 0 : 32 + 2 * experts.used_per_token;
+  const groups = parts.rows_per_product ? Math.ceil(shape.rows / parts.rows_per_product) : 1;
+  // Of a product in groups: a part of the rows, of the experts' ids, the product, and both joined.
+  const split = groups > 1 ? products_max * 4 * groups : 0;
+  return 64 + split + 3 * shape.segments.length + layers * (56 + moe + split + 20 * shape.segments.length);
 }
 
 export function buildGraph(parts: StageParts, shape: GraphShape): BuiltGraph {
@@ -155,7 +163,64 @@ class GraphBuilder {
   }
 
   #product(matrix: Pointer, x: Pointer | null): Pointer {
-    return multiply(this.#ggml, this.#context, matrix, x, this.#parts.batch_invariant);
+    const product = (rows: Pointer | null): Pointer =>
+      multiply(this.#ggml, this.#context, matrix, rows, this.#parts.batch_invariant);
+    if (x === null || this.#parts.rows_per_product === undefined) return product(x);
+    return this.#inGroups(this.#rowsOf(x), 1, (first, rows) => product(this.#rowsFrom(x, first, rows)));
+  }
+
+  /**
+   * What is computed of so many rows at a time, one behind the other.
+   * @param dimension in which the rows of the results are
+   */
+  #inGroups(rows: number, dimension: number, make: (first: number, rows: number) => Pointer): Pointer {
+    const group = this.#parts.rows_per_product ?? rows;
+    let all = make(0, Math.min(group, rows));
+    for (let first = group; first < rows; first += group) {
+      const next = make(first, Math.min(group, rows - first));
+      all = this.#ggml.ggml_concat(this.#context, all, next, dimension)!;
+    }
+    return all;
+  }
+
+  /** Some rows of a matrix. */
+  #rowsFrom(x: Pointer, first: number, rows: number): Pointer {
+    const { memory } = this.#built;
+    if (rows === memory.extent(x, 1)) return x;
+    const row_bytes = memory.stride(x, 1);
+    return this.#ggml.ggml_view_2d(
+      this.#context,
+      x,
+      memory.extent(x, 0),
+      rows,
+      row_bytes,
+      first * row_bytes,
+    )!;
+  }
+
+  /** Rows of x, [width, 1 or experts of a row, rows], times the matrices of their experts: one product a weight. */
+  #expertProducts(weights: readonly PlannedWeight[], x: Pointer, chosen: Pointer): Pointer[] {
+    const { rows_per_product, batch_invariant } = this.#parts;
+    if (rows_per_product !== undefined)
+      return weights.map((weight) => this.#expertProductInGroups(weight, x, chosen));
+    const matrices = weights.map((weight) => this.#tensor(weight));
+    return multiplyExperts(this.#ggml, this.#context, matrices, x, chosen, batch_invariant);
+  }
+
+  #expertProductInGroups(weight: PlannedWeight, x: Pointer, chosen: Pointer): Pointer {
+    const ggml = this.#ggml;
+    const c = this.#context;
+    const { memory } = this.#built;
+    const rows = memory.extent(x, 2);
+    const [width, per_row, row_bytes] = [memory.extent(x, 0), memory.extent(x, 1), memory.stride(x, 2)];
+    return this.#inGroups(rows, 2, (first, count) => {
+      const whole = count === rows;
+      const part = whole
+        ? x
+        : ggml.ggml_view_3d(c, x, width, per_row, count, memory.stride(x, 1), row_bytes, first * row_bytes);
+      const ids = whole ? chosen : this.#rowsFrom(chosen, first, count);
+      return ggml.ggml_mul_mat_id(c, this.#tensor(weight), part, ids)!;
+    });
   }
 
   #expand(tensor: Pointer): void {
@@ -425,7 +490,7 @@ class GraphBuilder {
     const { n_embd } = this.#model;
     const { count, used_per_token: used } = this.#model.experts!;
     const rows = this.#rowsOf(x);
-    const scores = ggml.ggml_soft_max(c, this.#multiply(experts.router, x));
+    const scores = ggml.ggml_soft_max(c, this.#route(experts.router, x));
     const chosen = ggml.ggml_argsort_top_k(c, scores, used);
     const weights = ggml.ggml_get_rows(c, ggml.ggml_reshape_3d(c, scores, 1, count, rows), chosen);
     const flat = ggml.ggml_reshape_2d(c, weights, used, rows);
@@ -433,11 +498,10 @@ class GraphBuilder {
     const sum = ggml.ggml_clamp(c, ggml.ggml_sum_rows(c, flat), 6.103515625e-5, Number.POSITIVE_INFINITY);
     const shares = ggml.ggml_reshape_3d(c, ggml.ggml_div(c, flat, sum), 1, used, rows);
     const input = ggml.ggml_reshape_3d(c, x, n_embd, 1, rows);
-    const gate = ggml.ggml_mul_mat_id(c, this.#tensor(experts.gate), input, chosen);
-    const up = ggml.ggml_mul_mat_id(c, this.#tensor(experts.up), input, chosen);
-    const activated = ggml.ggml_swiglu_split(c, gate, up);
-    const down = ggml.ggml_mul_mat_id(c, this.#tensor(experts.down), activated, chosen);
-    const weighted = ggml.ggml_mul(c, down, shares)!;
+    const [gate, up] = this.#expertProducts([experts.gate, experts.up], input!, chosen!);
+    const activated = ggml.ggml_swiglu_split(c, gate!, up!);
+    const [down] = this.#expertProducts([experts.down], activated!, chosen!);
+    const weighted = ggml.ggml_mul(c, down!, shares)!;
     // The graph must know the product before its views, so that they are computed in order.
     this.#expand(weighted);
     const expert = (index: number): Pointer =>
@@ -445,6 +509,14 @@ class GraphBuilder {
     let result = expert(0);
     for (let index = 1; index < used; index++) result = ggml.ggml_add(c, result, expert(index))!;
     return used === 1 ? ggml.ggml_cont(c, result)! : result;
+  }
+
+  /** Scores of the experts: a choice between near ones must not depend on the batch either. */
+  #route(router: PlannedWeight, x: Pointer): Pointer {
+    const { batch_invariant, rows_per_product } = this.#parts;
+    const isExact = batch_invariant && rows_per_product === undefined && router.type === 'F32';
+    const exact = isExact ? multiplyExactly(this.#ggml, this.#context, this.#tensor(router), x) : undefined;
+    return exact ?? this.#multiply(router, x);
   }
 
   #rowsOf(x: Pointer): number {

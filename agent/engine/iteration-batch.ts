@@ -1,7 +1,7 @@
 /** What one iteration of an engine computes: the rows of its sequences, as segments of one batch. */
 import type { IterationPlan } from '../../spec/engine-contract.ts';
+import type { SegmentRequest } from './segment-output.ts';
 import type { Sequence } from './sequence.ts';
-import type { BatchSegment } from './stage.ts';
 
 /**
  * Prompt rows per iteration of a sequence whose every row needs logits: n_vocab floats each. Higher: faster, more
@@ -9,30 +9,34 @@ import type { BatchSegment } from './stage.ts';
  */
 const logprob_rows_max = 32;
 
-export interface PlannedSequence {
+export interface PlannedSequence extends SegmentRequest {
   sequence: Sequence;
-  segment: BatchSegment;
 }
 
-/** Every decoding sequence, then prompt chunks up to the plan's tokens; all of them have the blocks for it. */
+/**
+ * Decoding sequences, then prompt chunks up to the plan's tokens; all of them have the blocks for it. Those whose next
+ * token is on its way have nothing to compute.
+ * @param decodes_max sequences that decode, at most: the others go into the next batch
+ */
 export function planBatch(
   running: readonly Sequence[],
   plan: IterationPlan,
   prefill_tokens_max: number,
+  decodes_max = Number.POSITIVE_INFINITY,
 ): PlannedSequence[] {
   const planned: PlannedSequence[] = [];
   for (const sequence of plan.decode ? running : [])
-    if (sequence.decodes) planned.push({ sequence, segment: segmentOf(sequence, 1) });
+    if (sequence.decodes && planned.length < decodes_max) planned.push(planSequence(sequence, 1));
   let left_tokens = Math.min(plan.prefill_tokens, prefill_tokens_max);
   const first = running.find(({ id }) => id === plan.first);
   const others = running.filter((sequence) => sequence !== first);
   for (const sequence of first ? [first, ...others] : others) {
     if (left_tokens === 0) break;
-    if (sequence.decodes) continue;
+    if (sequence.decodes || sequence.pending === 0) continue;
     const rows_max = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : left_tokens;
     const rows = Math.min(sequence.pending, left_tokens, rows_max);
     left_tokens -= rows;
-    planned.push({ sequence, segment: segmentOf(sequence, rows) });
+    planned.push(planSequence(sequence, rows));
   }
   return planned;
 }
@@ -49,16 +53,25 @@ export function batchTokens(batch: readonly PlannedSequence[]): Int32Array {
   return tokens;
 }
 
-function segmentOf(sequence: Sequence, rows: number): BatchSegment {
+function planSequence(sequence: Sequence, rows: number): PlannedSequence {
+  const { request, tokens, n_computed: past_tokens, isEmbedding: embeds } = sequence;
   const complete = rows === sequence.pending;
   const all = sequence.needsAllRows;
   // A prefill that ends without a token to sample (max_new_tokens 0) needs no logits.
-  const samples = complete && sequence.tokens.length < sequence.tokens_max;
-  return {
-    past_tokens: sequence.n_computed,
-    rows,
-    blocks: sequence.kv!.blocks,
-    output: all ? 'all' : samples ? 'last' : 'none',
-    logits: !sequence.isEmbedding,
+  const samples = complete && !embeds && tokens.length < sequence.tokens_max;
+  const output = all ? 'all' : samples ? 'last' : 'none';
+  const blocks = sequence.kv!.blocks;
+  const planned: PlannedSequence = {
+    sequence,
+    segment: { past_tokens, rows, blocks, output, logits: !embeds },
+    embeds,
+    samples,
   };
+  const sampling = samples ? request.sampler?.stateless : undefined;
+  if (sampling) planned.sampling = sampling;
+  if (all && !embeds) {
+    const targets = tokens.slice(past_tokens + 1, Math.min(past_tokens + rows + 1, sequence.n_prompt));
+    planned.prompt = { alternatives: request.prompt_logprobs!, targets };
+  }
+  return planned;
 }

@@ -6,7 +6,8 @@ import { ProofCache } from '../../native/proof-cache.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { isProvable, type Kernel, plainLayout, whatIsWrongWith } from './kernel-proof.ts';
-import { isFaster } from './product-race.ts';
+import { isFaster, type RacedWeight } from './product-race.ts';
+import { racedVerdict } from './raced-verdict.ts';
 import { row_group } from './row-groups.ts';
 import type { KernelPolicy, PlannedWeight } from './weight-plan.ts';
 
@@ -86,30 +87,29 @@ export class KernelChoice {
   #ownLayout({ type, shape, use }: PlannedWeight): Pointer | undefined {
     const packed = packedProducts(this.#ggml);
     const [width] = shape;
-    return use === 'matrix' && packed?.canMultiply(ggmlTypeByName(type).id, width!)
+    return (use === 'matrix' || use === 'experts') && packed?.canMultiply(ggmlTypeByName(type).id, width!)
       ? packed.bufferType
       : undefined;
   }
 
   /** Whether our product is faster than ggml's best. */
-  #isFaster(ours: Pointer, theirs: Pointer | undefined, { type, width }: Omit<Kernel, 'layout'>): boolean {
+  #isFaster(
+    ours: Pointer,
+    theirs: Pointer | undefined,
+    { type, width, use }: Omit<Kernel, 'layout'>,
+  ): boolean {
     const ggml = this.#ggml;
     const other = theirs ?? ggml.ggml_backend_cpu_buffer_type()!;
     const names = [ours, other].map((bufferType) => ggml.ggml_backend_buft_name(bufferType));
     const timed_width = width <= narrow_width_max ? timed_widths.narrow : timed_widths.wide;
-    const key = (verdict: string): string => [type, timed_width, ...names, verdict].join(' ');
-    if (this.#cache.has(key('faster'))) return true;
-    if (this.#cache.has(key('slower'))) return false;
-    const faster = this.#race(type, timed_width, ours, other);
-    if (faster === undefined) return false;
-    this.#cache.add(key(faster ? 'faster' : 'slower'));
-    return faster;
+    const key = [type, timed_width, ...names, ...(use === 'experts' ? [use] : [])].join(' ');
+    return racedVerdict(this.#cache, key, () => this.#race({ type, width: timed_width, use }, ours, other));
   }
 
   /** @returns undefined where there is no memory to find out in */
-  #race(type: string, width: number, ours: Pointer, theirs: Pointer): boolean | undefined {
+  #race(raced: RacedWeight, ours: Pointer, theirs: Pointer): boolean | undefined {
     try {
-      return isFaster(this.#ggml, type, width, ours, theirs);
+      return isFaster(this.#ggml, raced, ours, theirs);
     } catch (error) {
       if (error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY') return undefined;
       throw error;

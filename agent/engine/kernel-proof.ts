@@ -17,7 +17,7 @@ import {
   memoryAt,
   tensorLayout,
 } from '../../native/ggml.ts';
-import { multiply } from '../../native/packed-products.ts';
+import { multiply, multiplyExperts } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { convertedRowBytes, row_group } from './row-groups.ts';
 
@@ -204,9 +204,9 @@ class Proof {
     const x = ggml.ggml_new_tensor_3d(this.#context, GgmlType.F32, width, 1, columns)!;
     const ids = ggml.ggml_new_tensor_2d(this.#context, GgmlType.I32, 1, columns)!;
     const chosen = Int32Array.from({ length: columns }, (_, column) => planeOf(column));
-    const product = ggml.ggml_mul_mat_id(this.#context, matrix, x, ids)!;
+    const [product] = multiplyExperts(ggml, this.#context, [matrix], x, ids);
     return this.#compute(
-      product,
+      product!,
       [
         [x, input],
         [ids, chosen],
@@ -309,7 +309,7 @@ function numbersFrom(seed: number): () => number {
 }
 
 /** About normally distributed: the sum of four, of variance 1. */
-function normalNumbers(count: number, seed: number): Float32Array {
+export function normalNumbers(count: number, seed: number): Float32Array {
   const random = numbersFrom(seed);
   const uniform = () => random() / 2 ** 32 - 0.5;
   return Float32Array.from(

@@ -131,6 +131,16 @@ export class KvBlockAllocator {
     list.blocks.length = 0;
   }
 
+  /** The same blocks once more: they stay what they are until both lists are released. */
+  hold({ blocks, scope }: BlockList): BlockList {
+    const held = this.open(blocks.length, scope);
+    for (const block of blocks) {
+      this.#addReference(block);
+      held.blocks.push(block);
+    }
+    return held;
+  }
+
   /**
    * Starts the list with remembered blocks of the same tokens. At least one token is left to compute.
    * @returns tokens that need no computing; `copyBeginning` may add to them
@@ -184,6 +194,17 @@ export class KvBlockAllocator {
     const block = list.blocks[full];
     if (rows === 0 || block === undefined) return;
     this.#prefixes.rememberBeginning(block, list.remembered.prefix, tokens, full * kv_block_tokens, rows);
+  }
+
+  /** Rows of each block that is remembered. */
+  rememberedRows(): Map<number, number> {
+    return this.#prefixes.rows();
+  }
+
+  /** Of each block so many rows are left: what was remembered beyond them is forgotten. */
+  keepRows(rowsOf: (block: number) => number): void {
+    for (const [block, rows] of this.#prefixes.rows()) if (rowsOf(block) < rows) this.#prefixes.forget(block);
+    for (const list of this.#lists) delete list.remembered;
   }
 
   /** Throws where references, lists and slabs disagree: an integrity check for tests and idle moments. */

@@ -4,7 +4,7 @@ import type { KvType } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { Architecture } from './architecture.ts';
-import { type KvSource, type KvStorage, kv_block_tokens } from './kv-storage.ts';
+import { type KvShape, type KvSource, type KvStorage, kv_block_tokens } from './kv-storage.ts';
 import { OwnKvStorage } from './own-kv-storage.ts';
 
 const kvTypes: Record<KvType, number> = { f16: GgmlType.F16, q8_0: GgmlType.Q8_0, f32: GgmlType.F32 };
@@ -27,6 +27,8 @@ export class KvMemory {
   readonly type: number;
   readonly row_bytes: number;
   readonly head_bytes: number;
+  /** Elements of a head. */
+  readonly head_dim: number;
   /** Rows of a matrix, those without memory and the scratch row included. */
   readonly n_rows: number;
   /** Keys and values of one token over all layers. */
@@ -60,9 +62,16 @@ export class KvMemory {
         try: 'use kv_type f16',
       });
     this.row_bytes = Number(ggml.ggml_row_size(this.type, width));
+    this.head_dim = model.head_dim;
     this.head_bytes = Number(ggml.ggml_row_size(this.type, model.head_dim));
     this.token_bytes = 2 * layers.length * this.row_bytes;
-    const shape = { matrices: 2 * layers.length, row_bytes: this.row_bytes, tokens: kv_tokens };
+    const shape: KvShape = {
+      matrices: 2 * layers.length,
+      row_bytes: this.row_bytes,
+      tokens: kv_tokens,
+      layers,
+      model_matrices: 2 * model.n_layer,
+    };
     this.storage = source ? source.open(shape) : new OwnKvStorage(backend, shape);
     this.n_rows = this.storage.n_rows;
     this.#context = ggml.ggml_init({
@@ -73,7 +82,7 @@ export class KvMemory {
     const place = (matrix: number): { tensor: Pointer; address: Pointer } => {
       const tensor = ggml.ggml_new_tensor_2d(this.#context, this.type, width, this.n_rows)!;
       const address = this.storage.address(matrix);
-      ggml.ggml_backend_tensor_alloc(this.storage.buffer, tensor, address);
+      ggml.ggml_backend_tensor_alloc(this.#bufferOf(matrix), tensor, address);
       return { tensor, address };
     };
     layers.forEach((layer, index) => {
@@ -114,20 +123,39 @@ export class KvMemory {
 
   /** Copies the first rows of a block of all matrices to another block. */
   copyRows(from_block: number, to_block: number, rows: number): void {
-    const { block_rows, buffer } = this.storage;
-    const from = block_rows[from_block]! * this.row_bytes;
-    const to = block_rows[to_block]! * this.row_bytes;
-    for (const base of this.#matrices())
-      this.#backend.move(buffer, BigInt(base + to), BigInt(base + from), rows * this.row_bytes);
+    const { block_rows } = this.storage;
+    const from = block_rows[from_block]!;
+    const to = block_rows[to_block]!;
+    for (let matrix = 0; matrix < this.n_matrices; matrix++)
+      this.#backend.move(
+        this.#bufferOf(matrix),
+        this.#address(matrix, to),
+        this.#address(matrix, from),
+        rows * this.row_bytes,
+      );
   }
 
   /** Copies rows of one matrix to the host; matrices count as keys, values, keys of the next layer, and so on. */
   readRows(matrix: number, row: number, into: Uint8Array): void {
-    this.#backend.read(this.storage.buffer, this.#address(matrix, row), into);
+    this.#backend.read(this.#bufferOf(matrix), this.#address(matrix, row), into);
   }
 
   writeRows(matrix: number, row: number, from: Uint8Array): void {
-    this.#backend.write(this.storage.buffer, this.#address(matrix, row), from);
+    this.#backend.write(this.#bufferOf(matrix), this.#address(matrix, row), from);
+  }
+
+  /**
+   * Of the keys and values of layers [begin, end) of the model, in order.
+   * @throws Error: not all of them are in this stage
+   */
+  matricesOf({ begin, end }: { begin: number; end: number }): number[] {
+    const matrices: number[] = [];
+    [...this.#layers.keys()].forEach((layer, index) => {
+      if (layer >= begin && layer < end) matrices.push(2 * index, 2 * index + 1);
+    });
+    if (matrices.length !== 2 * (end - begin))
+      throw new Error(`layers ${begin} to ${end} are not all in this stage`);
+    return matrices;
   }
 
   /** Two a layer. */
@@ -139,11 +167,8 @@ export class KvMemory {
     return this.storage.address(matrix) + BigInt(row * this.row_bytes);
   }
 
-  *#matrices(): Generator<number> {
-    for (const { keys_address, values_address } of this.#layers.values()) {
-      yield keys_address;
-      yield values_address;
-    }
+  #bufferOf(matrix: number): Pointer {
+    return this.storage.bufferOf?.(matrix) ?? this.storage.buffer;
   }
 
   free(): void {

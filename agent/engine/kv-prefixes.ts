@@ -129,6 +129,11 @@ export class KvPrefixes {
     this.#hold(block, parent, tokens, start, rows);
   }
 
+  /** Of each block that holds something, how many rows. */
+  rows(): Map<number, number> {
+    return new Map([...this.#contents].map(([block, { filled }]) => [block, filled]));
+  }
+
   forget(block: number): void {
     const content = this.#contents.get(block);
     if (content === undefined) return;

@@ -14,6 +14,10 @@ export interface KvShape {
   row_bytes: number;
   /** Tokens at most, over all sequences. */
   tokens: number;
+  /** Layers of the model whose keys and values they are, two matrices each, in this order. */
+  layers?: readonly number[];
+  /** Of all layers of the model: caches of parts of it that are cut by this are alike. Absent: `matrices`. */
+  model_matrices?: number;
 }
 
 /**
@@ -37,8 +41,10 @@ export interface KvUser {
  * `i` × `slab_rows` on; where their rows lie, `block_rows` says.
  */
 export interface KvStorage {
-  /** ggml's buffer of all matrices. */
+  /** ggml's buffer of all matrices, or of the first where each layer has its own. */
   readonly buffer: Pointer;
+  /** Present: matrices have buffers of their own. */
+  bufferOf?(matrix: number): Pointer;
   readonly slab_rows: number;
   readonly slabs: number;
   readonly slab_bytes: number;
@@ -55,6 +61,8 @@ export interface KvStorage {
   readonly bytes: number;
   /** Address of row 0. */
   address(matrix: number): Pointer;
+  /** Where a row with memory lies in the pool; absent: it is no part of a pool that others can address. */
+  poolOffset?(matrix: number, row: number): number;
   /** Puts memory behind slabs that have none: all of them, or none where that is not possible now. */
   commit(slabs: readonly number[], demand: KvDemand): boolean;
   /** Gives the memory of slabs back. */
@@ -68,6 +76,8 @@ export interface KvStorage {
 
 /** Where the memory of a KV cache comes from: its own, or a pool that several models share. */
 export interface KvSource {
+  /** In each cache row `n` is token `n`, so that every layer may have a cache of its own. */
+  readonly in_order?: boolean;
   /** @throws HpcserveError E_NATIVE_MEMORY, E_POOL_FULL */
   open(shape: KvShape): KvStorage;
 }

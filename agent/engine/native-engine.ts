@@ -1,4 +1,3 @@
-import { loadGgml } from '../../native/ggml.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import type {
   Engine,
@@ -13,51 +12,56 @@ import type {
   SequenceRequest,
   StepReport,
 } from '../../spec/engine-contract.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
-import { cpuBackend } from '../backend/cpu/cpu-backend.ts';
+import { ArrivingKv } from './arriving-kv.ts';
+import type { BatchExecutor, StageSummary } from './batch-executor.ts';
+import { type ChangingSequences, truncate, unsubmit, widenRows } from './changing-sequences.ts';
+import { DetachedSequence, type HeldKv } from './detached-sequence.ts';
 import { finishPooled, poolRows } from './embedding.ts';
 import { checkOptions } from './engine-options.ts';
-import { batchTokens, planBatch } from './iteration-batch.ts';
-import { KvBlockAllocator } from './kv-block-allocator.ts';
-import { type KvSource, kv_block_tokens } from './kv-storage.ts';
-import { logprobsOf } from './logprobs.ts';
-import { type ModelFile, openModelFile } from './model-file.ts';
-import type { ScratchSource } from './scratch.ts';
-import { Sequence } from './sequence.ts';
-import { type BatchSegment, Stage, type StageOptions, type StageResult } from './stage.ts';
-import { type SwappedKv, swapInKv, swapOutKv } from './swapped-kv.ts';
-import type { LoadedWeights } from './weights.ts';
-
-/** What an engine is given instead of making it itself. */
-export interface EngineResources {
-  /** The model file of the options. */
-  file?: ModelFile;
-  /** Its weights, the engine's own from now on; absent: it loads them into memory of its own. */
-  weights?: LoadedWeights;
-  /** Absent: memory of its own, all of it taken at once. */
-  kv?: KvSource;
-  /** Absent: memory of its own. */
-  scratch?: ScratchSource;
-}
+import type { EngineResources } from './engine-resources.ts';
+import { type PlannedSequence, planBatch } from './iteration-batch.ts';
+import { type BlockList, KvBlockAllocator } from './kv-block-allocator.ts';
+import type { KvMemory } from './kv-memory.ts';
+import { kv_block_tokens } from './kv-storage.ts';
+import { openModelFile } from './model-file.ts';
+import { modelInfo } from './model-info.ts';
+import { sampleToken } from './sample-token.ts';
+import type { SegmentOutput } from './segment-output.ts';
+import type { Sequence } from './sequence.ts';
+import { acceptSequence, blocksFor, byAge, elapsed_us, progressOf, tooBig } from './sequence-queue.ts';
+import type { Stage } from './stage.ts';
+import { WholeModel, wholeStage } from './whole-model.ts';
 
 /**
- * The native engine: continuous batching over one stage that is a whole model. Each iteration computes one
- * row of every decoding sequence and fills the rest of its budget with chunks of prompts (Sarathi-Serve,
- * https://arxiv.org/abs/2403.02310); sequences come and go between iterations (Orca).
+ * The native engine: continuous batching over one stage that is a whole model, or over a pipeline of stages. Each
+ * iteration computes one row of every decoding sequence and fills the rest of its budget with chunks of prompts
+ * (Sarathi-Serve, https://arxiv.org/abs/2403.02310); sequences come and go between iterations (Orca).
+ *
+ * Over a pipeline the sequences that decode are divided into as many batches as may be on their way at once, so that
+ * every stage has one: a step submits a batch and waits for the oldest where there is no place for another.
  */
-export class NativeEngine implements Engine {
+export class NativeEngine implements Engine, ChangingSequences {
   readonly info: ModelInfo;
   readonly #options: EngineOptions;
-  readonly #stage: Stage;
+  readonly #executor: BatchExecutor;
   readonly #blocks: KvBlockAllocator;
   readonly #waiting: Sequence[] = [];
   /** In the order of admission. */
   readonly #running: Sequence[] = [];
-  /** Taken out of the running ones with what they had computed. */
-  readonly #parked = new Map<number, { sequence: Sequence; kv: SwappedKv }>();
+  /** Taken out of the running ones with what they had computed: so many tokens. */
+  readonly #parked = new Map<number, Sequence>();
+  /** Of the parked ones, those whose keys and values are lost. */
+  readonly #unswapped = new Set<number>();
   readonly #cancelled: number[] = [];
+  /** Batches on their way, the oldest first. */
+  readonly #submitted: PlannedSequence[][] = [];
+  /** What came of batches outside of a step: told by the next one. */
+  readonly #untold: SequenceOutput[] = [];
+  /** Thrown outside of a step: the next one throws it. */
+  #broken: unknown;
   #admissions = 0;
+  prompts_wait = false;
 
   /**
    * @param backend absent: the CPU, with the libraries of this platform
@@ -72,57 +76,45 @@ export class NativeEngine implements Engine {
     const file = parts.file ?? openModelFile(options.model_path);
     if (!backend) probeNativeLibraries();
     this.#options = options;
-    const { threads, kv_tokens, kv_type, batch_invariant } = options;
-    const stage: StageOptions = { threads, kv_tokens, kv_type, batch_invariant };
-    if (options.kernels) stage.kernels = options.kernels;
-    if (options.stage) stage.range = options.stage;
-    if (options.on_progress) stage.on_progress = options.on_progress;
-    if (weights) stage.weights = weights;
-    if (kv) stage.kv = kv;
-    if (scratch) stage.scratch = scratch;
-    this.#stage = new Stage(backend ?? cpuBackend(loadGgml()), file, stage);
-    if (!this.#stage.takesTokens || !this.#stage.givesLogits) {
-      this.#stage.free();
-      throw new HpcserveError('E_ENGINE_OPTIONS', {
-        what: 'an engine of its own needs a whole model, and was given a part of its operators',
-        try: 'use Stage for the parts of a pipeline',
-      });
-    }
-    const { kv: cache } = this.#stage;
+    const { executor } = parts;
+    this.#executor = executor ?? new WholeModel(wholeStage(options, backend, file, { weights, kv, scratch }));
     this.#blocks = new KvBlockAllocator(
-      cache.storage,
-      Math.floor(options.kv_tokens / kv_block_tokens),
-      (from, to, rows) => cache.copyRows(from, to, rows),
+      this.#executor.storage,
+      Math.floor(Math.min(options.kv_tokens, this.#executor.kv_tokens_max) / kv_block_tokens),
+      (from, to, rows) => this.#executor.copyRows(from, to, rows),
     );
-    this.info = describe(file);
+    this.info = modelInfo(file);
   }
 
   get busy(): boolean {
-    return this.#running.length > 0 || this.#waiting.length > 0 || this.#cancelled.length > 0;
+    const { length } = this.#submitted;
+    const told = this.#untold.length === 0 && this.#broken === undefined && length === 0;
+    return !told || this.#running.length > 0 || this.#waiting.length > 0 || this.#cancelled.length > 0;
   }
 
   add(request: SequenceRequest): void {
-    const { id, prompt_tokens, max_new_tokens } = request;
-    const limit = Math.min(this.#options.context_tokens, this.#kvTokensMax);
-    const refuse = (what: string, because: string[] = []): never => {
-      throw new HpcserveError('E_ENGINE_SEQUENCE', { what, because });
+    this.#waiting.push(this.#accept(request));
+  }
+
+  /** @throws HpcserveError E_ENGINE_SEQUENCE */
+  #accept(request: SequenceRequest): Sequence {
+    const { id } = request;
+    const bounds = {
+      context_tokens: this.#options.context_tokens,
+      kv_tokens_max: this.#kvTokensMax,
+      n_vocab: this.info.n_vocab,
     };
-    if (this.#parked.has(id) || [...this.#waiting, ...this.#running].some((sequence) => sequence.id === id))
-      refuse(`a sequence with the id ${id} is alive`);
-    if (prompt_tokens.length === 0) refuse(`sequence ${id} has no tokens`);
-    const needs = prompt_tokens.length + (request.sampler && max_new_tokens > 0 ? 1 : 0);
-    if (needs > limit)
-      refuse(`sequence ${id} needs ${needs} tokens and at most ${limit} fit`, [
-        `context_tokens is ${this.#options.context_tokens}, and the KV cache holds ${this.#kvTokensMax}`,
-      ]);
-    const outside = prompt_tokens.find((token) => token < 0 || token >= this.info.n_vocab);
-    if (outside !== undefined)
-      refuse(`sequence ${id} has the token ${outside}`, [`the vocabulary has ${this.info.n_vocab} tokens`]);
-    this.#waiting.push(new Sequence(request, limit));
+    const isAlive =
+      this.#parked.has(id) || [...this.#waiting, ...this.#running].some((sequence) => sequence.id === id);
+    return acceptSequence(request, bounds, isAlive);
   }
 
   cancel(id: number): void {
-    if (this.#parked.delete(id)) this.#cancelled.push(id);
+    if (this.#parked.delete(id)) {
+      this.#unswapped.delete(id);
+      this.#executor.forgetSwapped(id);
+      this.#cancelled.push(id);
+    }
     for (const queue of [this.#waiting, this.#running]) {
       const index = queue.findIndex((sequence) => sequence.id === id);
       if (index < 0) continue;
@@ -136,6 +128,7 @@ export class NativeEngine implements Engine {
     plan: IterationPlan = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens },
   ): StepReport {
     const started_ms = performance.now();
+    this.#throwBroken();
     // Before anything else is done: a step that cannot be made leaves no trace.
     const kv_exhausted = plan.decode ? this.#reserve() : undefined;
     if (kv_exhausted)
@@ -149,33 +142,18 @@ export class NativeEngine implements Engine {
     const outputs: SequenceOutput[] = this.#cancelled
       .splice(0)
       .map((id) => ({ id, finish: 'cancelled' as const }));
-    outputs.push(...this.#admit(plan.first));
-    const batch = planBatch(this.#running, plan, this.#options.prefill_chunk_tokens);
-    let prefill_tokens = 0;
-    let decode_tokens = 0;
-    if (batch.length > 0) {
-      const result = this.#stage.run({
-        segments: batch.map(({ segment }) => segment),
-        tokens: batchTokens(batch),
-      });
-      for (const [index, { sequence, segment }] of batch.entries()) {
-        if (sequence.n_generated > 0 && segment.rows === 1) decode_tokens++;
-        else prefill_tokens += segment.rows;
-        const output = this.#take(sequence, segment, result, result.first_row[index]!);
-        if (output) outputs.push(output);
-      }
-    }
-    return { outputs, prefill_tokens, decode_tokens, elapsed_us: elapsed_us(started_ms) };
+    outputs.push(...this.#untold.splice(0), ...this.#admit(plan.first));
+    const overlapped = this.#submitted.length > 0;
+    const counted = this.#submit(plan);
+    if (plan.whole) while (this.#submitted.length > 0) this.#collect(outputs);
+    else if (this.#mustCollect(plan)) this.#collect(outputs);
+    const report: StepReport = { outputs, ...counted, elapsed_us: elapsed_us(started_ms) };
+    if (overlapped || this.#submitted.length > 0) report.overlapped = true;
+    return report;
   }
 
   progress(): SequenceProgress[] {
-    return [...this.#running, ...this.#waiting].map((sequence) => ({
-      id: sequence.id,
-      waiting: sequence.kv === undefined,
-      tokens: sequence.tokens.length,
-      generated_tokens: sequence.n_generated,
-      pending_tokens: sequence.pending,
-    }));
+    return [...this.#running, ...this.#waiting].map(progressOf);
   }
 
   stats(): EngineStats {
@@ -184,11 +162,17 @@ export class NativeEngine implements Engine {
       waiting: this.#waiting.length,
       kv_tokens_total: this.#kvTokensMax,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
-      weight_bytes: this.#stage.weight_bytes,
-      layouts: this.#stage.layouts,
-      kv_bytes: this.#kvTokensMax * this.#stage.kv.token_bytes,
-      compute_bytes: this.#stage.compute_bytes,
+      weight_bytes: this.#whole.weight_bytes,
+      layouts: this.#whole.layouts,
+      batch_invariant: this.#whole.batch_invariant,
+      kv_bytes: this.#kvTokensMax * this.#whole.kv.token_bytes,
+      compute_bytes: this.#whole.compute_bytes,
+      stages: this.#executor.stages?.map(({ begin, end, computed_us }) => ({ begin, end, computed_us })),
     };
+  }
+
+  check(): void {
+    if (this.#submitted.length === 0) this.#executor.check?.();
   }
 
   /** Throws where the KV blocks and the live sequences disagree. */
@@ -201,7 +185,7 @@ export class NativeEngine implements Engine {
     this.#running.length = 0;
     this.#waiting.length = 0;
     this.#parked.clear();
-    this.#stage.free();
+    this.#executor.free();
   }
 
   get kv_bytes_used(): number {
@@ -226,19 +210,24 @@ export class NativeEngine implements Engine {
   }
 
   parkSequence(id: number): number | undefined {
+    this.#settle();
     const sequence = this.#running.find((candidate) => candidate.id === id);
     if (!sequence?.kv) return undefined;
-    const kv = swapOutKv(this.#stage.kv, sequence.kv.blocks, sequence.n_computed);
+    const bytes = this.#executor.swapOut(id, sequence.kv.blocks, sequence.n_computed);
     this.#releaseKv(sequence);
     this.#running.splice(this.#running.indexOf(sequence), 1);
-    this.#parked.set(id, { sequence, kv });
-    return kv.rows.length;
+    this.#parked.set(id, sequence);
+    return bytes;
   }
 
   restoreSequence(id: number): boolean {
-    const parked = this.#parked.get(id);
-    if (!parked || this.#running.length >= this.#options.max_sequences) return false;
-    const { sequence, kv } = parked;
+    const sequence = this.#parked.get(id);
+    if (!sequence || this.#running.length >= this.#options.max_sequences) return false;
+    if (this.#unswapped.delete(id)) {
+      this.#parked.delete(id);
+      this.#again(sequence);
+      return true;
+    }
     const list = this.#blocks.open(blocksFor(sequence.tokens_max), sequence.request.cache_scope);
     if (!this.#blocks.grow(list, blocksFor(sequence.tokens.length))) {
       this.#blocks.release(list);
@@ -247,36 +236,240 @@ export class NativeEngine implements Engine {
     this.#parked.delete(id);
     sequence.kv = list;
     this.#running.push(sequence);
-    try {
-      swapInKv(this.#stage.kv, list.blocks, kv);
-    } catch (error) {
-      // It is computed again from its tokens.
-      this.#preempt(sequence);
-      if (!(error instanceof HpcserveError)) throw error;
-    }
+    // It is computed again from its tokens.
+    if (this.#executor.swapIn(id, list.blocks)) this.#preempt(sequence);
     return true;
   }
 
   recomputeSequence(id: number): void {
     const parked = this.#parked.get(id);
+    if (parked) {
+      this.#parked.delete(id);
+      this.#unswapped.delete(id);
+      this.#executor.forgetSwapped(id);
+      this.#again(parked);
+      return;
+    }
+    this.#settle();
     const running = this.#running.find((candidate) => candidate.id === id);
     if (running) this.#preempt(running);
-    else if (parked) {
-      this.#parked.delete(id);
-      this.#again(parked.sequence);
+  }
+
+  /**
+   * Takes a running sequence out of the engine, with its KV where it is: nothing is computed for it, and its blocks
+   * are nobody else's, until it is attached again or discarded.
+   */
+  detachSequence(id: number): DetachedSequence | undefined {
+    this.#settle();
+    const sequence = this.#running.find((candidate) => candidate.id === id);
+    if (!sequence?.kv) return undefined;
+    this.#running.splice(this.#running.indexOf(sequence), 1);
+    return this.#detached(sequence, sequence.kv);
+  }
+
+  /**
+   * The KV of a running sequence as it is now, for copies while it goes on: rows of computed tokens do not change. The
+   * blocks stay what they are until `release`, even if the sequence ends.
+   */
+  holdKv(id: number): HeldKv | undefined {
+    this.#settle();
+    const sequence = this.#running.find((candidate) => candidate.id === id);
+    if (!sequence?.kv) return undefined;
+    const list = this.#blocks.hold(sequence.kv);
+    const release = (): void => this.#blocks.release(list);
+    const all = sequence.tokens.all();
+    return { kv: this.kv, blocks: list.blocks, tokens: sequence.n_computed, all, release };
+  }
+
+  /**
+   * A sequence that was begun elsewhere, with blocks for its KV, which is to be written there before it is attached.
+   * @param generated tokens that it has beyond its prompt
+   * @returns undefined where there are no blocks or no slot for it now
+   * @throws HpcserveError E_ENGINE_SEQUENCE
+   */
+  reserveSequence(request: SequenceRequest, generated: readonly number[]): DetachedSequence | undefined {
+    const sequence = this.#accept(request);
+    for (const token of generated) sequence.tokens.push(token);
+    if (this.#running.length >= this.#options.max_sequences) return undefined;
+    const list = this.#blocks.open(blocksFor(sequence.tokens_max), request.cache_scope);
+    if (this.#blocks.grow(list, blocksFor(sequence.tokens.length))) return this.#detached(sequence, list);
+    this.#blocks.release(list);
+    return undefined;
+  }
+
+  /**
+   * A detached sequence goes on here.
+   * @param computed tokens whose KV is in its blocks; 0: it waits in front of the others, and is computed again
+   * @returns false where there is no slot for it now: it stays detached
+   */
+  attachSequence({ sequence, blocks: list }: DetachedSequence, computed: number): boolean {
+    if (computed > 0 && this.#running.length >= this.#options.max_sequences) return false;
+    sequence.kv = list;
+    // Who asked for it was told elsewhere what came from the cache.
+    sequence.reported = true;
+    if (computed === 0) {
+      this.#releaseKv(sequence);
+      this.#again(sequence);
+      return true;
     }
+    sequence.n_computed = computed;
+    sequence.admitted = this.#admissions++;
+    this.#running.push(sequence);
+    return true;
+  }
+
+  /** Blocks for a sequence that is computed elsewhere. @param scope see `SequenceRequest.cache_scope` */
+  openArrival(scope: string | undefined): ArrivingKv {
+    return new ArrivingKv(this.#executor.stage.kv, this.#blocks, scope);
+  }
+
+  /** A detached sequence does not go on here: it has gone on elsewhere, or ends. */
+  discardSequence({ blocks }: DetachedSequence): void {
+    this.#blocks.release(blocks);
+  }
+
+  #detached(sequence: Sequence, list: BlockList): DetachedSequence {
+    sequence.kv = undefined;
+    return new DetachedSequence(sequence, list, this.kv);
+  }
+
+  get with_kv(): number {
+    return this.#running.length;
+  }
+
+  get decodes(): boolean {
+    return this.#running.some((sequence) => sequence.decodes);
+  }
+
+  filledBlocks(): Map<number, number> {
+    const filled = this.#blocks.rememberedRows();
+    for (const { kv, n_computed } of this.#running) widenRows(filled, kv!.blocks, n_computed);
+    return filled;
+  }
+
+  settle(): boolean {
+    this.#settle();
+    for (const id of this.#parked.keys()) {
+      this.#executor.forgetSwapped(id);
+      this.#unswapped.add(id);
+    }
+    if (this.#broken === undefined)
+      try {
+        for (const id of this.#executor.flush?.() ?? []) this.#startAgain(id);
+      } catch (error) {
+        this.#broken = error;
+      }
+    return this.#broken === undefined;
+  }
+
+  keepRows(rowsOf: (block: number) => number): void {
+    this.#blocks.keepRows(rowsOf);
+    truncate(this.#running, rowsOf, (sequence) => this.#preempt(sequence));
+  }
+
+  /** What rows of keys and values are, and where they lie. */
+  get kv(): KvMemory {
+    return this.#whole.kv;
+  }
+
+  /** All stages on this device. */
+  get #whole(): StageSummary {
+    return this.#executor.whole ?? this.#executor.stage;
   }
 
   /** Of the largest budget, whatever it is now. */
   get #kvTokensMax(): number {
-    return Math.floor(this.#options.kv_tokens / kv_block_tokens) * kv_block_tokens;
+    const tokens = Math.min(this.#options.kv_tokens, this.#executor.kv_tokens_max);
+    return Math.floor(tokens / kv_block_tokens) * kv_block_tokens;
   }
 
   /** The KV rows of the stage and the blocks of a live sequence: for transfers, and for tests that damage them. */
   kvOf(id: number): { stage: Stage; blocks: readonly number[]; tokens: number } | undefined {
     const sequence = this.#running.find((candidate) => candidate.id === id);
     if (!sequence?.kv) return undefined;
-    return { stage: this.#stage, blocks: sequence.kv.blocks, tokens: sequence.n_computed };
+    return { stage: this.#executor.stage, blocks: sequence.kv.blocks, tokens: sequence.n_computed };
+  }
+
+  /** The next batch sets out. @returns what is in it */
+  #submit(plan: IterationPlan): { prefill_tokens: number; decode_tokens: number } {
+    const { depth } = this.#executor;
+    const generating = this.#running.filter(({ n_generated }) => n_generated > 0).length;
+    const decodes_max = plan.whole ? generating : Math.ceil(generating / depth);
+    const prompt_max = Math.min(this.#options.prefill_chunk_tokens, this.#whole.prompt_rows_max);
+    const held = this.prompts_wait && this.decodes;
+    const batch = planBatch(
+      this.#running,
+      held ? { ...plan, prefill_tokens: 0 } : plan,
+      prompt_max,
+      decodes_max,
+    );
+    let prefill_tokens = 0;
+    let decode_tokens = 0;
+    if (batch.length === 0) return { prefill_tokens, decode_tokens };
+    this.#executor.submit(batch);
+    this.#submitted.push(batch);
+    for (const { sequence, segment } of batch) {
+      if (sequence.n_generated > 0 && segment.rows === 1) decode_tokens++;
+      else prefill_tokens += segment.rows;
+      // Whatever is computed behind these rows comes to every stage after them.
+      sequence.n_computed += segment.rows;
+    }
+    return { prefill_tokens, decode_tokens };
+  }
+
+  /** No other batch can set out before one has come back. */
+  #mustCollect({ decode, prefill_tokens }: IterationPlan): boolean {
+    const { length } = this.#submitted;
+    if (length === 0 || length >= this.#executor.depth) return length > 0;
+    return !this.#running.some((sequence) =>
+      sequence.decodes ? decode : sequence.pending > 0 && prefill_tokens > 0,
+    );
+  }
+
+  /** Waits for the oldest batch, and takes what came of it. */
+  #collect(outputs: SequenceOutput[]): void {
+    const came = this.#executor.collect();
+    if (!came) {
+      this.#unsubmit();
+      return;
+    }
+    const batch = this.#submitted.shift()!;
+    const { segments, damaged } = came;
+    batch.forEach((planned, index) => {
+      const { sequence } = planned;
+      // It was cancelled meanwhile.
+      if (!sequence.kv || damaged.includes(sequence.id)) return;
+      const output = this.#take(planned, segments[index]!);
+      if (output) outputs.push(output);
+    });
+    for (const id of damaged) this.#startAgain(id);
+  }
+
+  /** What is on its way is lost: its sequences are where they were before it set out. */
+  #unsubmit(): void {
+    unsubmit(this.#submitted.splice(0).flat(), (sequence) => this.#preempt(sequence));
+  }
+
+  /** What was computed of it means nothing, nor what of it is on its way. */
+  #startAgain(id: number): void {
+    const sequence = this.#running.find((candidate) => candidate.id === id);
+    if (!sequence) return;
+    this.#releaseKv(sequence);
+    this.#settle();
+    this.#preempt(sequence);
+  }
+
+  /** Everything comes back that is on its way: then sequences may lose their places. */
+  #settle(): void {
+    try {
+      while (this.#broken === undefined && this.#submitted.length > 0) this.#collect(this.#untold);
+    } catch (error) {
+      this.#broken = error;
+    }
+  }
+
+  #throwBroken(): void {
+    if (this.#broken !== undefined) throw this.#broken;
   }
 
   /**
@@ -301,7 +494,7 @@ export class NativeEngine implements Engine {
           refused.push({
             id: sequence.id,
             finish: 'error',
-            error: tooLarge(sequence),
+            error: tooBig(sequence),
             short_of_memory: true,
           });
           continue;
@@ -364,66 +557,35 @@ export class NativeEngine implements Engine {
     sequence.kv = undefined;
   }
 
-  /** What the iteration gave for one sequence: a token, an embedding, or nothing to tell yet. */
-  #take(
-    sequence: Sequence,
-    segment: BatchSegment,
-    result: StageResult,
-    firstRow: number,
-  ): SequenceOutput | undefined {
-    const { n_vocab, n_embd } = this.info;
-    const begin = sequence.n_computed;
-    sequence.n_computed += segment.rows;
-    this.#blocks.remember(sequence.kv!, sequence.tokens.all(), sequence.n_computed);
+  /** What a batch gave for one sequence: a token, an embedding, or nothing to tell yet. */
+  #take({ sequence, segment, embeds }: PlannedSequence, came: SegmentOutput): SequenceOutput | undefined {
+    const { pooling } = this.#executor.model;
+    const begin = segment.past_tokens;
+    const end = begin + segment.rows;
+    this.#blocks.remember(sequence.kv!, sequence.tokens.all(), end);
     const output: SequenceOutput = { id: sequence.id };
     if (!sequence.reported) output.cached_tokens = sequence.cached_tokens ?? 0;
     sequence.reported = true;
-    const row = (index: number) => result.logits.subarray(index * n_vocab, (index + 1) * n_vocab);
-    if (sequence.isEmbedding) {
-      const rows = result.hidden.subarray(firstRow * n_embd, (firstRow + segment.rows) * n_embd);
-      sequence.pooled = poolRows(sequence.pooled, rows, n_embd, begin, this.#stage.model.pooling);
-    } else if (segment.output === 'all')
-      this.#takePromptLogprobs(sequence, begin, segment.rows, firstRow, row);
-    if (sequence.pending > 0) return output.cached_tokens === undefined ? undefined : output;
-    if (sequence.isEmbedding) {
-      output.embedding = finishPooled(sequence.pooled!, sequence.n_prompt, this.#stage.model.pooling);
+    if (embeds) sequence.pooled = poolRows(sequence.pooled, came.hidden!, this.info.n_embd, begin, pooling);
+    else if (came.prompt_logprobs) sequence.prompt_logprobs.push(...came.prompt_logprobs);
+    if (end < sequence.tokens.length) return output.cached_tokens === undefined ? undefined : output;
+    if (embeds) {
+      output.embedding = finishPooled(sequence.pooled!, sequence.n_prompt, pooling);
       return this.#finish(sequence, output, 'stop');
     }
     if (sequence.prompt_logprobs.length > 0 && sequence.n_generated === 0)
       output.prompt_logprobs = [...sequence.prompt_logprobs];
     if (sequence.tokens.length >= sequence.tokens_max) return this.#finish(sequence, output, 'length');
-    const last = row(segment.output === 'all' ? firstRow + segment.rows - 1 : firstRow);
-    return this.#sample(sequence, last, output);
+    return this.#sample(sequence, came, output);
   }
 
-  #sample(sequence: Sequence, logits: Float32Array, output: SequenceOutput): SequenceOutput {
-    try {
-      output.token = sequence.request.sampler!.sample(logits, sequence.tokens.length);
-    } catch (error) {
-      // A sampler belongs to one request: what it throws ends that request and no other.
-      output.error = error instanceof Error ? error.message : String(error);
-      return this.#finish(sequence, output, 'error');
-    }
+  #sample(sequence: Sequence, came: SegmentOutput, output: SequenceOutput): SequenceOutput {
+    Object.assign(output, sampleToken(sequence, came));
+    if (!output.token) return this.#finish(sequence, output, 'error');
     sequence.tokens.push(output.token.token);
     if (sequence.request.stop_tokens.has(output.token.token)) return this.#finish(sequence, output, 'stop');
     if (sequence.tokens.length >= sequence.tokens_max) return this.#finish(sequence, output, 'length');
     return output;
-  }
-
-  #takePromptLogprobs(
-    sequence: Sequence,
-    begin: number,
-    rows: number,
-    firstRow: number,
-    row: (index: number) => Float32Array,
-  ): void {
-    const alternatives = sequence.request.prompt_logprobs!;
-    for (let offset = 0; offset < rows; offset++) {
-      const position = begin + offset + 1;
-      if (position >= sequence.n_prompt) break;
-      const token = sequence.tokens.at(position);
-      sequence.prompt_logprobs.push(logprobsOf(row(firstRow + offset), token, alternatives));
-    }
   }
 
   #finish(sequence: Sequence, output: SequenceOutput, reason: FinishReason): SequenceOutput {
@@ -432,43 +594,4 @@ export class NativeEngine implements Engine {
     output.finish = reason;
     return output;
   }
-}
-
-function tooLarge({ tokens }: Sequence): string {
-  return `the memory pool has no room for the KV of ${tokens.length} tokens: models in use hold the rest of it`;
-}
-
-/** The one that was begun first, and the one that was begun last. */
-function byAge(running: readonly Sequence[]): [oldest: Sequence, youngest: Sequence] {
-  let oldest = running[0]!;
-  let youngest = oldest;
-  for (const sequence of running) {
-    if (sequence.admitted < oldest.admitted) oldest = sequence;
-    if (sequence.admitted > youngest.admitted) youngest = sequence;
-  }
-  return [oldest, youngest];
-}
-
-function elapsed_us(started_ms: number): number {
-  return Math.round((performance.now() - started_ms) * 1000);
-}
-
-function blocksFor(tokens: number): number {
-  return Math.ceil(tokens / kv_block_tokens);
-}
-
-function describe({ gguf, model, n_params, file_type }: ModelFile): ModelInfo {
-  return {
-    architecture: model.architecture,
-    name: model.name,
-    n_params,
-    n_vocab: model.n_vocab,
-    n_layer: model.n_layer,
-    n_embd: model.n_embd,
-    n_head: model.n_head,
-    n_head_kv: model.n_head_kv,
-    n_ctx_train: model.n_ctx_train,
-    file_type,
-    file_bytes: gguf.file_bytes,
-  };
 }

@@ -27,6 +27,20 @@ export function enumerateOperators(n_layer: number): Operator[] {
   return operators;
 }
 
+/** The place of an operator among all of its model. */
+export function operatorIndex(operator: Operator, n_layer: number): number {
+  switch (operator.kind) {
+    case 'embedding':
+      return 0;
+    case 'attention':
+      return 1 + 2 * operator.layer;
+    case 'feed_forward':
+      return 2 + 2 * operator.layer;
+    case 'output':
+      return 1 + 2 * n_layer;
+  }
+}
+
 /**
  * The operators of one stage; the whole model where no range is given.
  * @throws HpcserveError E_ENGINE_OPTIONS where the range is empty or outside the model

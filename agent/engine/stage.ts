@@ -14,7 +14,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import type { ScratchMemory, ScratchSource } from './scratch.ts';
-import { bytesByLayout, haveFixedOrder } from './weight-layouts.ts';
+import { bytesByLayout, haveFixedOrder, multipliesOnly } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
 import { type LoadedWeights, Weights } from './weights.ts';
 
@@ -22,7 +22,8 @@ export interface StageOptions {
   threads: number;
   kv_tokens: number;
   kv_type: KvType;
-  batch_invariant: boolean;
+  /** Absent: where it costs next to nothing. */
+  batch_invariant?: boolean | undefined;
   /** Absent: `auto`. */
   kernels?: KernelsOption;
   range?: StageRange;
@@ -66,7 +67,10 @@ export interface StageResult {
   hidden: Float32Array;
 }
 
-/** Rows of every product of ggml are a multiple of this where results must not depend on the batch; ours need none. */
+/**
+ * Rows of every product of ggml on CPUs are a multiple of this where results must not depend on the batch; ours need
+ * none.
+ */
 const invariant_rows = 4;
 /** Graphs that are kept: decode batches of every size in use, and the common prefill chunks. */
 const kept_graphs_max = 24;
@@ -100,6 +104,8 @@ export class Stage {
   readonly weight_bytes: number;
   /** Bytes of the weights by the layout in which they lie, which says whose kernels multiply by them. */
   readonly layouts: Readonly<Record<string, number>>;
+  /** Whether a row's results are the same bits in every batch. */
+  readonly batch_invariant: boolean;
   readonly #parts: StageParts;
   readonly #backend: Backend;
   readonly #ggml: Ggml;
@@ -109,6 +115,8 @@ export class Stage {
   readonly #scratch: ScratchMemory | undefined;
   /** Rows of a batch are padded to a multiple of this. */
   readonly #row_multiple: number;
+  /** Rows are attended one by one. */
+  readonly #attends_singly: boolean;
   readonly #graphs = new Map<string, KeptGraph>();
   #computeBytes = 0;
 
@@ -135,9 +143,17 @@ export class Stage {
     }
     this.weight_bytes = this.#weights.bytes;
     this.layouts = bytesByLayout(ggml, this.#weights);
-    const padded = options.batch_invariant && !haveFixedOrder(ggml, this.#weights);
-    this.#row_multiple = padded ? invariant_rows : 1;
-    this.#compute = backend.compute({ threads: options.threads, fixed_paths: options.batch_invariant });
+    const { n_head, n_head_kv, head_dim } = file.model;
+    const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
+    const attention = layers.length > 0 ? attentionFor(backend, heads, options) : undefined;
+    const ordered = haveFixedOrder(ggml, this.#weights);
+    const isCheap = ordered && multipliesOnly(this.#weights, 'BF16') && attention?.servesAll === true;
+    this.batch_invariant = options.batch_invariant ?? isCheap;
+    const padded = this.batch_invariant && !ordered;
+    const fixed_rows = this.batch_invariant ? backend.invariant_rows : undefined;
+    this.#row_multiple = fixed_rows ?? (padded ? invariant_rows : 1);
+    this.#attends_singly = fixed_rows !== undefined;
+    this.#compute = backend.compute({ threads: options.threads, fixed_paths: this.batch_invariant });
     this.#scratch = options.scratch?.open();
     const bufferType = this.#scratch?.bufferType ?? backend.plain;
     this.#allocator = ggml.ggml_gallocr_new(bufferType)!;
@@ -148,12 +164,15 @@ export class Stage {
       plan,
       weights: this.#weights,
       kv: this.kv,
-      batch_invariant: options.batch_invariant,
+      batch_invariant: this.batch_invariant,
     };
-    const { n_head, n_head_kv, head_dim } = file.model;
-    const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
-    const attention = layers.length > 0 ? attentionFor(backend, heads, options) : undefined;
+    if (fixed_rows !== undefined) this.#parts.rows_per_product = fixed_rows;
     if (attention) this.#parts.attention = attention;
+  }
+
+  /** Rows of prompts that one batch should have at most: where each is attended alone, a graph grows with them. */
+  get prompt_rows_max(): number {
+    return this.#attends_singly ? this.#row_multiple : Number.POSITIVE_INFINITY;
   }
 
   /** Bytes of the memory for intermediate results, shared by all graphs. */
@@ -177,6 +196,15 @@ export class Stage {
    */
   run(batch: StageBatch): StageResult {
     const order = outputOrder(batch.segments);
+    // A last stage without attention keeps nothing of rows that do not leave it.
+    if (this.givesLogits && !this.#attends && order.rows === 0)
+      return { first_row: order.first_row, logits: new Float32Array(0), hidden: new Float32Array(0) };
+    if (!this.#attends_singly) return this.#run(batch, order);
+    const segments = batch.segments.flatMap(singleRows);
+    return { ...this.#run({ ...batch, segments }, outputOrder(segments)), first_row: order.first_row };
+  }
+
+  #run(batch: StageBatch, order: OutputOrder): StageResult {
     const shape = this.#shape(batch.segments, order);
     const graph = this.#graph(shape);
     this.#fill(graph, batch, order);
@@ -192,14 +220,19 @@ export class Stage {
   #requireNumbers(graph: KeptGraph, order: OutputOrder, shape: GraphShape): void {
     const { n_vocab, n_embd } = this.model;
     const hidden_rows = this.givesLogits ? order.rows : shape.rows;
+    // What its segments put out is the last stage's business.
+    const logit_rows = this.givesLogits ? order.logit_rows : 0;
     const right =
-      areNumbers(graph.logitsOut, order.logit_rows * n_vocab) &&
-      areNumbers(graph.hiddenOut, hidden_rows * n_embd);
+      areNumbers(graph.logitsOut, logit_rows * n_vocab) && areNumbers(graph.hiddenOut, hidden_rows * n_embd);
     if (right) return;
     throw new HpcserveError('E_ENGINE_NUMBERS', {
       what: `the ${this.givesLogits ? 'logits' : 'hidden states'} of a batch of ${shape.rows} rows are no numbers`,
       because: `some are NaN or infinite; ${this.#backend.description}`,
     });
+  }
+
+  get #attends(): boolean {
+    return this.kv.n_matrices > 0;
   }
 
   #padded(rows: number): number {
@@ -208,7 +241,9 @@ export class Stage {
 
   #shape(segments: readonly BatchSegment[], order: OutputOrder): GraphShape {
     const rows = segments.reduce((sum, segment) => sum + segment.rows, 0);
-    const narrow = this.givesLogits && order.rows < rows && segments.every(({ output }) => output !== 'all');
+    const whole = order.rows === rows || segments.some(({ output }) => output === 'all');
+    // The last attention narrows; where there is none, rows are picked before the head.
+    const narrow = this.givesLogits && this.#attends && !whole;
     const { attention } = this.#parts;
     const paged = attention?.serves(segments) ? attention.roomFor(segments) : undefined;
     const shapes = (paged ? [] : segments).map((segment): SegmentShape => {
@@ -394,6 +429,14 @@ export class Stage {
     this.#weights.free();
     this.kv.free();
   }
+}
+
+/** Each row as a segment of its own: the same rows leave the stage, in the same order. */
+function singleRows({ past_tokens, rows, blocks, output, logits }: BatchSegment): BatchSegment[] {
+  return Array.from({ length: rows }, (_, row) => {
+    const leaves = output === 'all' || (output === 'last' && row === rows - 1);
+    return { past_tokens: past_tokens + row, rows: 1, blocks, output: leaves ? output : 'none', logits };
+  });
 }
 
 /** NaN and infinity stay in every sum that they enter. */

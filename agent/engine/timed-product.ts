@@ -1,6 +1,6 @@
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
-import { multiply } from '../../native/packed-products.ts';
+import { multiply, multiplyExperts } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Compute } from '../backend/compute.ts';
@@ -13,6 +13,9 @@ export interface TimedMatrix {
   type: string;
   n: number;
   k: number;
+  /** Of a mixture: so many matrices, of which each row takes `used`. */
+  experts?: number;
+  used?: number;
 }
 
 /** A product by one matrix after another, so that weights come from memory as in a model. */
@@ -23,6 +26,7 @@ export class TimedProduct {
   readonly #buffer: Pointer;
   readonly #allocators: Pointer[] = [];
   readonly #matrices: Pointer[];
+  readonly #matrix: TimedMatrix;
   /** By rows of the result. */
   readonly #graphs = new Map<number, Pointer>();
 
@@ -36,16 +40,18 @@ export class TimedProduct {
     ggml: Ggml,
     compute: Compute,
     bufferType: Pointer,
-    { type, n, k }: TimedMatrix,
+    matrix: TimedMatrix,
     row_counts: readonly number[],
     weight_bytes: number,
   ) {
+    const { type, n, k, experts = 1 } = matrix;
     const id = ggmlTypeByName(type).id;
-    const bytes = n * Number(ggml.ggml_row_size(id, k));
+    const bytes = n * experts * Number(ggml.ggml_row_size(id, k));
     const count = Math.max(1, Math.round(weight_bytes / bytes));
     this.#ggml = ggml;
+    this.#matrix = matrix;
     this.#compute = compute;
-    const nodes = 2 * count + 1;
+    const nodes = 3 * count + 2;
     this.#context = ggml.ggml_init({
       mem_size:
         (count + row_counts.length * nodes) * Number(ggml.ggml_tensor_overhead()) +
@@ -53,9 +59,12 @@ export class TimedProduct {
       mem_buffer: null,
       no_alloc: true,
     })!;
-    this.#matrices = Array.from({ length: count }, () => ggml.ggml_new_tensor_2d(this.#context, id, k, n)!);
+    this.#matrices = Array.from(
+      { length: count },
+      () => ggml.ggml_new_tensor_3d(this.#context, id, k, n, experts)!,
+    );
     this.#buffer = this.#place(bufferType, new Uint8Array(bytes).fill(fill_byte));
-    for (const m of row_counts) this.#graphs.set(m, this.#build(k, m, nodes));
+    for (const m of row_counts) this.#graphs.set(m, this.#build(m, nodes));
   }
 
   /** @returns milliseconds of one product with `m` rows, one of `row_counts` */
@@ -90,17 +99,43 @@ export class TimedProduct {
     return buffer;
   }
 
-  #build(k: number, m: number, nodes: number): Pointer {
+  #build(m: number, nodes: number): Pointer {
     const ggml = this.#ggml;
-    const x = ggml.ggml_new_tensor_2d(this.#context, GgmlType.F32, k, m)!;
+    const { k } = this.#matrix;
+    const x = ggml.ggml_new_tensor_3d(this.#context, GgmlType.F32, k, 1, m)!;
     ggml.ggml_set_input(x);
+    const ids = this.#matrix.experts === undefined ? undefined : this.#expertIds(m);
     const graph = ggml.ggml_new_graph_custom(this.#context, nodes, false)!;
     for (const matrix of this.#matrices)
-      ggml.ggml_build_forward_expand(graph, multiply(ggml, this.#context, matrix, x));
+      ggml.ggml_build_forward_expand(graph, this.#product(matrix, x, m, ids?.tensor));
     const allocator = ggml.ggml_gallocr_new(ggml.ggml_backend_cpu_buffer_type())!;
     this.#allocators.push(allocator);
     ggml.ggml_gallocr_alloc_graph(allocator, graph);
     memoryAt(ggml.ggml_get_data(x)!, 4 * k * m).fill(fill_byte);
+    if (ids) memoryAt(ggml.ggml_get_data(ids.tensor)!, ids.values.byteLength).set(bytesOf(ids.values));
     return graph;
   }
+
+  #product(matrix: Pointer, x: Pointer, m: number, ids: Pointer | undefined): Pointer {
+    const ggml = this.#ggml;
+    if (ids !== undefined) return multiplyExperts(ggml, this.#context, [matrix], x, ids)[0]!;
+    return multiply(ggml, this.#context, matrix, ggml.ggml_reshape_2d(this.#context, x, this.#matrix.k, m));
+  }
+
+  /** Experts of each row, different ones, which stay where they are for the next run. */
+  #expertIds(m: number): { tensor: Pointer; values: Int32Array } {
+    const { experts = 1, used = 1 } = this.#matrix;
+    const tensor = this.#ggml.ggml_new_tensor_2d(this.#context, GgmlType.I32, used, m)!;
+    this.#ggml.ggml_set_input(tensor);
+    this.#ggml.ggml_set_output(tensor);
+    const values = Int32Array.from(
+      { length: used * m },
+      (_, pair) => (7 * Math.floor(pair / used) + 3 * (pair % used)) % experts,
+    );
+    return { tensor, values };
+  }
+}
+
+function bytesOf(values: Int32Array): Uint8Array {
+  return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
 }

@@ -17,10 +17,26 @@ export function bytesByLayout(ggml: Ggml, weights: LoadedWeights): Record<string
   return found;
 }
 
-/** Whether all matrices are multiplied by our products, whose sums go in one order whatever the batch. */
-export function haveFixedOrder(ggml: Ggml, weights: LoadedWeights): boolean {
-  const packed = packedProducts(ggml);
+/**
+ * Whether all matrices are of one type. Of those with products of ours BF16 has one for any number of rows, so that a
+ * fixed order costs nothing there.
+ */
+export function multipliesOnly(weights: LoadedWeights, type: string): boolean {
   return plannedWeights(weights.plan)
     .filter(({ use }) => use === 'matrix' || use === 'experts')
-    .every((weight) => packed?.holds(weights.tensor(weight)));
+    .every((weight) => weight.type === type);
+}
+
+/**
+ * Whether all matrices are multiplied by our products, whose sums go in one order whatever the batch. Those that choose
+ * among experts are in F32, and have a product for it.
+ */
+export function haveFixedOrder(ggml: Ggml, weights: LoadedWeights): boolean {
+  const packed = packedProducts(ggml);
+  if (!packed) return false;
+  const routers = [...weights.plan.layers.values()].map(({ feed_forward }) => feed_forward?.experts?.router);
+  return plannedWeights(weights.plan)
+    .filter(({ use }) => use === 'matrix' || use === 'experts')
+    .filter((weight) => weight.type !== 'F32' || !routers.includes(weight))
+    .every((weight) => packed.holds(weights.tensor(weight)));
 }

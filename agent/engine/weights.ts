@@ -8,6 +8,7 @@ import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
+import { refusedWeightsError, writeWeights } from './checked-weights.ts';
 import { MatrixRows } from './matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from './weight-plan.ts';
 
@@ -31,8 +32,8 @@ export interface WeightLoading {
   /**
    * Looks how far it is, and does a small share of the work itself where it is to help.
    * @returns the weights, once all of them are in their places
-   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_ENGINE_MODEL (the file shrank while it was read); then it is
-   * over
+   * @throws HpcserveError E_NATIVE_MEMORY, E_POOL_*, E_MODEL_WEIGHTS, E_ENGINE_MODEL (the file shrank while it was
+   * read); then it is over
    */
   advance(help: boolean): LoadedWeights | undefined;
   /** Gives it up; what was in memory before stays there. */
@@ -92,7 +93,7 @@ export class Weights implements LoadedWeights {
 
   /**
    * Places and reads all weights of the plan.
-   * @throws HpcserveError E_NATIVE_MEMORY, E_ENGINE_MODEL (the file shrank while it was read)
+   * @throws HpcserveError E_NATIVE_MEMORY, E_ENGINE_MODEL (the file shrank while it was read), E_MODEL_WEIGHTS
    */
   static load(
     backend: Backend,
@@ -275,7 +276,12 @@ function readAll(
         });
         offset += part.size_bytes;
       }
-      if (!isDirect(bufferType)) ggml.ggml_backend_tensor_set(tensor, staging!.address, 0, bytes);
+      if (isDirect(bufferType)) continue;
+      const [row_elements, ...others] = weight.shape as [number, ...number[]];
+      const rows = others.reduce((product, extent) => product * extent, 1);
+      const type = ggmlTypeByName(weight.type).id;
+      if (!writeWeights(ggml, tensor, staging!.address, { type, rows, row_elements, bytes }))
+        throw refusedWeightsError(file.path, weight.name);
     }
   } finally {
     staging?.free();

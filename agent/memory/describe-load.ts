@@ -1,7 +1,15 @@
 /** What a load brought, in words. */
+import type { LoadLeg } from '../../spec/engine-contract.ts';
 import type { WeightLoad } from './pooled-loading.ts';
 
-export function describeLoad({ reused_bytes, missing_bytes, read_ms, total_ms, peers }: WeightLoad): string {
+export function describeLoad({
+  reused_bytes,
+  missing_bytes,
+  read_ms,
+  total_ms,
+  peers,
+  legs,
+}: WeightLoad): string {
   const there = `${megabytes(reused_bytes)} were there`;
   if (missing_bytes === 0) return `${there}: nothing was missing`;
   const rate = ((missing_bytes / 1e6) * 1000) / Math.max(read_ms, 1e-3);
@@ -15,7 +23,13 @@ export function describeLoad({ reused_bytes, missing_bytes, read_ms, total_ms, p
     `${there}, ${megabytes(missing_bytes)} came in ${Math.round(total_ms)} ms (${Math.round(rate)} MB/s)`,
     ...brought,
     ...troubles,
+    ...(legs.length > 0 ? [`; a thread: ${legs.map(describeLeg).join(', ')}`] : []),
   ].join('');
+}
+
+/** What one thread moved in a second of this part. */
+function describeLeg({ leg, bytes, thread_ms }: LoadLeg): string {
+  return `${leg} ${Math.round(bytes / 1e3 / Math.max(thread_ms, 1e-3))} MB/s of ${megabytes(bytes)}`;
 }
 
 function megabytes(bytes: number): string {

@@ -5,9 +5,11 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { PoolReport } from '../../spec/pool-report.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { PoolMemory } from '../backend/pool-memory.ts';
-import { EngineOpening } from '../engine/engine-opening.ts';
+import { type EngineMemory, EngineOpening } from '../engine/engine-opening.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
+import { LayerKv } from '../engine/layer-kv.ts';
 import type { ScratchSource } from '../engine/scratch.ts';
+import { StageOpening } from '../engine/stage-opening.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
 import type { LoadBeside, WeightSource } from '../engine/weights.ts';
 import { ModelFiles } from './model-files.ts';
@@ -80,10 +82,28 @@ export class DevicePool {
    * @throws HpcserveError E_ENGINE_OPTIONS, E_ENGINE_MODEL, E_MODEL_*, E_POOL_*
    */
   open(options: EngineOptions, use: ModelUse = {}, beside: LoadBeside = 'nobody'): EngineOpening {
-    const model = use.model ?? options.model_path;
-    const memory = { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model) };
     const file = this.#files.open(options.model_path);
-    return new EngineOpening(options, memory, beside, this.#backend, file);
+    return new EngineOpening(options, this.#memoryOf(options, use), beside, this.#backend, file);
+  }
+
+  /**
+   * Begins to load a stage of a model, with all of its KV from the start.
+   * @param kv of the model here, which other stages of it have too
+   * @throws as `open`
+   */
+  openStage(options: EngineOptions, use: ModelUse, beside: LoadBeside, kv: LayerKv): StageOpening {
+    const file = this.#files.open(options.model_path);
+    return new StageOpening(options, { ...this.#memoryOf(options, use), kv }, beside, this.#backend, file);
+  }
+
+  /** The KV of a pipeline's stages here. */
+  layerKv(model: string): LayerKv {
+    return new LayerKv(this.kv(model));
+  }
+
+  #memoryOf({ model_path }: EngineOptions, use: ModelUse): EngineMemory {
+    const model = use.model ?? model_path;
+    return { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model) };
   }
 
   /** Kernels that are wrong on this device, of those that loads needed so far. */
@@ -99,6 +119,8 @@ export class DevicePool {
   /** The KV cache of one engine. */
   kv(model: string): KvSource {
     return {
+      // Memory that the host addresses is mapped wherever a cache needs it.
+      in_order: this.memory.transferMemory !== undefined,
       open: (shape) => {
         const cache = this.memory.openKv(this.#kvRegions, model, shape);
         this.#caches.add(cache);

@@ -1,5 +1,6 @@
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
+import type { LoadLeg } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type PoolLayout, placeIn } from '../backend/pool-memory.ts';
 import { MatrixRows } from '../engine/matrix-rows.ts';
@@ -18,6 +19,8 @@ export interface WeightLoad extends LoadOutcome {
   total_ms: number;
   /** What of it came from the memory of other nodes. */
   peers: readonly PeerPart[];
+  /** What its threads did, by part of the way. */
+  legs: readonly LoadLeg[];
 }
 
 export interface ModelUse {
@@ -93,6 +96,7 @@ export class PooledLoading implements WeightLoading {
       read_ms,
       total_ms: ended - started,
       peers: reading?.peers ?? [],
+      legs: reading?.legs ?? [],
     });
     const places = new Map<PlannedWeight, Pointer>();
     tensors.forEach(({ weight, tensor, layout }, index) => {

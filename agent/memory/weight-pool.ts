@@ -1,14 +1,10 @@
-import { statSync } from 'node:fs';
-import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { PoolLayout, PoolMemory } from '../backend/pool-memory.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { stageOperators } from '../engine/operators.ts';
-import { convertedRowBytes, isLaidOutAsInFile, row_group } from '../engine/row-groups.ts';
 import { type KernelPolicy, planWeights, type WeightPlan } from '../engine/weight-plan.ts';
 import {
   type LoadBeside,
@@ -19,8 +15,9 @@ import {
   weightContext,
 } from '../engine/weights.ts';
 import type { ContentHashCache } from './content-hashes.ts';
-import { type FileVersion, fileVersion, sharedVersionText } from './file-version.ts';
+import { type FileVersion, headerVersion, sharedVersionText } from './file-version.ts';
 import { fingerprints } from './fingerprint.ts';
+import { describeLoad } from './load/describe-load.ts';
 import type { FileRange, TensorLoad } from './load/pieces.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
 import type { PendingLoad, WantedTensor } from './pending-load.ts';
@@ -77,7 +74,7 @@ export class WeightPool {
   affinity(file: GgufFile, plan: WeightPlan): { model_bytes: number; reusable_bytes: number } {
     const context = weightContext(this.#backend.ggml, plan);
     try {
-      const tensors = this.#describe(this.#version(file), plan, context);
+      const tensors = this.#describe(headerVersion(file), plan, context);
       const wanted = tensors.map((tensor) => tensor.wanted);
       return {
         model_bytes: wanted.reduce((sum, { bytes }) => sum + bytes, 0),
@@ -107,7 +104,7 @@ export class WeightPool {
    * @throws HpcserveError E_POOL_LOAD
    */
   adoptContents({ gguf, model }: ModelFile): void {
-    const version = this.#version(gguf);
+    const version = headerVersion(gguf);
     for (const policy of this.#policies)
       this.#adopt(version, planWeights(gguf, model, stageOperators(model.n_layer), policy));
   }
@@ -139,7 +136,7 @@ export class WeightPool {
     const started = performance.now();
     this.#policies.add(plan.kernels);
     const { ggml } = this.#backend;
-    const version = this.#version(file);
+    const version = headerVersion(file);
     const context = weightContext(ggml, plan);
     let pending: PendingLoad | undefined;
     try {
@@ -171,20 +168,6 @@ export class WeightPool {
     if (this.#described.size > described_max) this.#described.delete(this.#described.keys().next().value!);
   }
 
-  /** @throws HpcserveError E_POOL_LOAD: the file is no longer the one whose header was read */
-  #version(file: GgufFile): FileVersion {
-    const stats = statSync(file.path, { bigint: true, throwIfNoEntry: false });
-    const same =
-      stats &&
-      Number(stats.size) === file.file_bytes &&
-      Math.trunc(Number(stats.mtimeNs) / 1e6) === Math.trunc(file.mtime_ms);
-    if (stats && same) return fileVersion(file.path, stats);
-    throw new HpcserveError('E_POOL_LOAD', {
-      what: `${file.path} changed after its header was read`,
-      because: stats ? 'its size or time of modification is another' : 'it is gone',
-    });
-  }
-
   /** In the order of the file. */
   #describe(
     version: FileVersion,
@@ -209,39 +192,16 @@ export class WeightPool {
     layout: PoolLayout,
     keysOf: (identity: Parameters<typeof fingerprints>[0]) => string[],
   ): { source: Omit<TensorLoad, 'pool_offset'>; wanted: WantedTensor } {
-    const [row_elements, ...others] = weight.shape as [number, ...number[]];
-    const rows = others.reduce((product, extent) => product * extent, 1);
-    const planes = others[1] ?? 1;
-    const type = ggmlTypeByName(weight.type).id;
-    const parts = weight.parts.map(rangeOf);
-    const divisible = layout !== this.#memory.plain && (planes === 1 || (rows / planes) % row_group === 0);
-    const { ggml, addressable } = this.#backend;
-    const pool_row_bytes = divisible
-      ? convertedRowBytes(ggml, bufferType, type, row_elements, rows)
-      : undefined;
-    // Where the host writes to the pool, all layouts are the same memory.
-    const copied = addressable && divisible && isLaidOutAsInFile(ggml, bufferType, type, row_elements, rows);
+    const source = describeLoad(this.#backend, this.#memory, { weight, bufferType });
+    const { row_elements, rows, parts } = source;
     return {
-      source: {
-        parts,
-        type,
-        row_elements,
-        rows,
-        planes,
-        layout: copied ? 0 : this.#memory.layouts.indexOf(layout),
-        pool_row_bytes,
-      },
+      source,
       wanted: {
         keys: keysOf({ layout: layout.name, type: weight.type, row_elements, rows, parts }),
         bytes: Number(this.#backend.ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor)),
       },
     };
   }
-}
-
-/** Nothing but the range, so that it can be sent to a thread. */
-function rangeOf({ offset_bytes, size_bytes }: FileRange): FileRange {
-  return { offset_bytes, size_bytes };
 }
 
 function fileOffset({ weight }: PlacedWeight): number {

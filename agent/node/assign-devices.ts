@@ -4,12 +4,23 @@ import type { NodeDevices } from '../devices/discover.ts';
 import type { NodeDevice } from '../devices/node-device.ts';
 import { assignCores } from './assign-cores.ts';
 
+/** A unit, or one stage of it, on a device. */
+export interface GroupUnit extends UnitSpec {
+  /**
+   * Of a model that is cut, which stage is on this device; absent: all of it is. One that the model does not have: the
+   * device is for a stage that it may get.
+   */
+  stage?: number;
+  /** Of a pipeline whose layout has changed: which of its rings it is in; absent: the first. */
+  ring?: number;
+}
+
 /** Units that one process serves: a wrapped engine has one; a device worker the native units of its device. */
 export interface UnitGroup {
   /** Name for files and logs: the unit's, or that of the first one on a device worker. */
   name: string;
   engine: UnitSpec['engine'];
-  units: UnitSpec[];
+  units: GroupUnit[];
   devices: NodeDevice[];
   /** Position of the first of them among the node's devices of that kind, from 0. */
   first_device: number;
@@ -27,8 +38,27 @@ export interface DeviceAssignment {
   unused: NodeDevice[];
 }
 
-/** Gives the devices of a node to its units, by kind and index. Pure. */
-export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices): DeviceAssignment {
+/** What of a unit is on this node: a stage on each of its devices where it is cut, else all of it. */
+function partsOf(unit: UnitSpec, node_index: number): GroupUnit[] {
+  const { stages, device_count, first_device } = unit;
+  if (!stages) return [unit];
+  const first_stage = (node_index - unit.node_index) * device_count;
+  return Array.from({ length: device_count }, (_, device) => ({
+    ...unit,
+    stage: first_stage + device,
+    first_device: first_device + device,
+    device_count: 1,
+    threads: Math.max(1, Math.floor(unit.threads / device_count)),
+    weight_bytes: Math.ceil(unit.weight_bytes / stages.length),
+  }));
+}
+
+/** Gives the devices of a node to its units, by kind and index. Pure. @param node_index of the node in its job */
+export function assignDevices(
+  units: readonly UnitSpec[],
+  devices: NodeDevices,
+  node_index = 0,
+): DeviceAssignment {
   const groups: UnitGroup[] = [];
   const failed: DeviceAssignment['failed'] = [];
   const workers = new Map<string, UnitGroup>();
@@ -46,23 +76,25 @@ export function assignDevices(units: readonly UnitSpec[], devices: NodeDevices):
       continue;
     }
     for (const device of own) used.add(device);
-    const place = `${unit.device_kind}:${unit.first_device}+${unit.device_count}`;
-    const worker = unit.engine === 'native' ? workers.get(place) : undefined;
-    if (worker) {
-      worker.units.push(unit);
-      worker.threads = Math.max(worker.threads, unit.threads);
-      continue;
+    for (const part of partsOf(unit, node_index)) {
+      const place = `${unit.device_kind}:${part.first_device}+${part.device_count}`;
+      const worker = unit.engine === 'native' ? workers.get(place) : undefined;
+      if (worker) {
+        worker.units.push(part);
+        worker.threads = Math.max(worker.threads, part.threads);
+        continue;
+      }
+      const group: UnitGroup = {
+        name: part.stage ? `${unit.unit}-stage${part.stage}` : unit.unit,
+        engine: unit.engine,
+        units: [part],
+        devices: devices[unit.device_kind].slice(part.first_device, part.first_device + part.device_count),
+        first_device: part.first_device,
+        threads: part.threads,
+      };
+      groups.push(group);
+      if (unit.engine === 'native') workers.set(place, group);
     }
-    const group: UnitGroup = {
-      name: unit.unit,
-      engine: unit.engine,
-      units: [unit],
-      devices: own,
-      first_device: unit.first_device,
-      threads: unit.threads,
-    };
-    groups.push(group);
-    if (unit.engine === 'native') workers.set(place, group);
   }
   for (const [group, cores] of assignCores(groups, devices.host)) {
     group.cores = cores;

@@ -64,6 +64,8 @@ const shown_lines = 12;
  * more memory may be given back meanwhile, as an end takes that long.
  */
 const killed_ms_max = 30_000;
+/** What it started may hold its channel open: that is ended with it, and is not waited for longer. */
+const last_messages_ms_max = 2_000;
 
 /** A child process of the agent in a process group of its own, with its output in a file. */
 export class Child {
@@ -125,9 +127,13 @@ export class Child {
         });
       };
       this.process.once('error', (error) => finish(null, null, `could not be started (${error.message})`));
-      this.process.once('exit', (code, signal) =>
-        finish(code, signal, describeEnd(code, signal, options.memory_limit_bytes)),
-      );
+      this.process.once('exit', (code, signal) => {
+        const over = () => finish(code, signal, describeEnd(code, signal, options.memory_limit_bytes));
+        // Its last messages may still lie in the channel, which is closed once they are read.
+        if (!this.process.connected) return over();
+        this.process.once('disconnect', over);
+        setTimeout(over, last_messages_ms_max).unref();
+      });
     });
   }
 

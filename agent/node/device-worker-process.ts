@@ -1,20 +1,27 @@
 import { createHash } from 'node:crypto';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { compiledFile } from '../../host/programs.ts';
 import { nativeDefaults } from '../../solver/catalog/engine-defaults.ts';
+import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
+import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
+import { lockIdentity } from '../devices/node-device.ts';
+import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
+import type { GroupUnit } from './assign-devices.ts';
 import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
-import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
+import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { checkPool, poolSize_bytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
+import { isSpare, stagePlace } from './stage-place.ts';
+import { areNews, type StageTimes, stageTimes } from './stage-times.ts';
 import { type EndedWorker, exitedWorker, hungWorker, toldEnd } from './worker-end.ts';
 
 type Received<K extends FromWorker['type']> = Extract<FromWorker, { type: K }>;
@@ -55,11 +62,16 @@ export class DeviceWorkerProcess implements ServingProcess {
   readonly ended: Promise<ProcessEnd>;
   readonly model_errors = new Map<string, HpcserveError>();
   notices: readonly HpcserveError[] = [];
+  layouts: Readonly<Record<string, Readonly<Record<string, number>>>> = {};
+  stage_times: StageTimes | undefined;
   engine_version: string | undefined;
+  moves: MovesReport | undefined;
   upstream: Upstream | undefined;
   readonly #context: ProcessContext;
   readonly #child: Child;
   readonly #socket: string;
+  /** Those of `models`. */
+  readonly #units: GroupUnit[];
   #loads: ModelLoad[] = [];
   #fatal: HpcserveError | undefined;
   #stopping = false;
@@ -67,11 +79,14 @@ export class DeviceWorkerProcess implements ServingProcess {
   #silent_ticks = 0;
   #heard_ms = performance.now();
   #onFatal: () => void = () => undefined;
+  /** Who waits for the end of a change of layout, by its number. */
+  readonly #refactored = new Map<number, (message: Received<'refactored'>) => void>();
 
   constructor(context: ProcessContext) {
     this.#context = context;
     this.log_file = context.log_file;
-    this.models = context.group.units.map(pendingModel);
+    this.#units = context.group.units.filter(answers);
+    this.models = this.#units.map(pendingModel);
     this.#socket = join(context.runtime_folder, 'worker.sock');
     this.#child = new Child({
       argv: [process.execPath, `--max-semi-space-size=${semi_space_mib}`, workerModule],
@@ -101,7 +116,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   loads(): ModelLoad[] {
     const known = new Map(this.#loads.map((load) => [load.name, load]));
     return this.models.map((model, index) => ({
-      ...(known.get(model.name) ?? emptyLoad(this.#context.group.units[index]!)),
+      ...(known.get(model.name) ?? emptyLoad(this.#units[index]!)),
       name: model.name,
       state: model.state,
     }));
@@ -130,6 +145,43 @@ export class DeviceWorkerProcess implements ServingProcess {
     if (outcome === 'late') await this.#child.stop(1000);
   }
 
+  /** Its agent's own folder, of all starts. */
+  get folder(): string {
+    return dirname(this.#context.runtime_folder);
+  }
+
+  /** A layout of a unit is to come in which its stage here is that of `next`. */
+  prepare(refactoring: number, next: GroupUnit): void {
+    this.#send({ type: 'prepare', refactoring, model: nativeModel(next, this.#context) });
+  }
+
+  /**
+   * The pipeline whose first stage is here changes its layout. @returns what came of it
+   * @throws HpcserveError E_REFACTOR_*, E_STAGE_LOST
+   */
+  async refactor(refactoring: number, to: PipelineLayout, next: GroupUnit): Promise<RefactoringReport> {
+    const told = new Promise<Received<'refactored'>>((resolve) => this.#refactored.set(refactoring, resolve));
+    this.#send({ type: 'refactor', refactoring, to, model: nativeModel(next, this.#context) });
+    const end = await Promise.race([told, this.ended]);
+    if ('type' in end) {
+      if (end.report) return end.report;
+      throw HpcserveError.fromJSON(end.error!);
+    }
+    throw new HpcserveError('E_STAGE_LOST', {
+      what: `the device worker that has the requests of ${next.model.name} ended while its stages changed`,
+      because: end.error?.message ?? 'it was told to',
+    });
+  }
+
+  cancelRefactoring(name: string, because: string): void {
+    this.#send({ type: 'cancel_refactoring', name, because });
+  }
+
+  /** Nothing of the model is needed here any more. */
+  unload(name: string): void {
+    this.#send({ type: 'unload', name });
+  }
+
   #send(message: ToWorker): void {
     // A worker that is gone is dealt with when its end is noticed.
     if (this.#child.process.connected) this.#child.process.send(message, () => undefined);
@@ -140,7 +192,9 @@ export class DeviceWorkerProcess implements ServingProcess {
       case 'listening':
         this.engine_version = message.library_version;
         this.upstream = { kind: 'socket', path: this.#socket };
-        for (const unit of this.#context.group.units) this.#load(unit);
+        for (const unit of this.#context.group.units) if (!isSpare(unit)) this.#load(unit);
+        // One that has nothing to load is there from now on.
+        this.#context.onChange();
         break;
       case 'progress':
         this.#loaded(message);
@@ -155,6 +209,14 @@ export class DeviceWorkerProcess implements ServingProcess {
         break;
       case 'load_report':
         this.#takeLoads(message.models);
+        break;
+      case 'moves':
+        this.moves = message.report;
+        this.#context.onChange();
+        break;
+      case 'refactored':
+        this.#refactored.get(message.refactoring)?.(message);
+        this.#refactored.delete(message.refactoring);
         break;
       case 'drained':
         break; // the agent counts what it passed on itself
@@ -171,8 +233,9 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.#update(name, change);
   }
 
-  #modelChanged({ name, state, precision, error }: Received<'model'>): void {
+  #modelChanged({ name, state, precision, layouts, error }: Received<'model'>): void {
     if (state === 'serving') this.#has_served = true;
+    if (layouts !== undefined) this.layouts = { ...this.layouts, [name]: layouts };
     const change: Partial<SessionModel> = { state };
     if (precision !== undefined) change.precision = precision;
     if (error !== undefined) change.error = oneLine(error.what);
@@ -186,9 +249,13 @@ export class DeviceWorkerProcess implements ServingProcess {
     const changed = full(loads) !== full(this.#loads);
     this.#loads = loads;
     if (changed) this.#context.onFullness();
+    const times = stageTimes(loads);
+    if (!areNews(this.stage_times, times)) return;
+    this.stage_times = times;
+    this.#context.onChange();
   }
 
-  #load(unit: UnitSpec): void {
+  #load(unit: GroupUnit): void {
     try {
       checkModelPath(unit);
       checkPool(unit, this.#context);
@@ -199,7 +266,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#update(unit.model.name, { state: 'failed', error: oneLine(error.message) });
       return;
     }
-    this.#send({ type: 'load', model: nativeModel(unit) });
+    this.#send({ type: 'load', model: nativeModel(unit, this.#context) });
     this.#update(unit.model.name, { state: 'loading', bytes_loaded: 0, bytes_total: unit.weight_bytes });
   }
 
@@ -296,9 +363,10 @@ function configurationOf(context: ProcessContext, socket_path: string): ToWorker
   const [device] = group.devices;
   if (device?.ggml_device !== undefined) {
     message.ggml_device = device.ggml_device;
-    message.device_identity = device.description.uuid ?? device.pci_bus_id ?? device.ggml_device;
+    message.device_identity = lockIdentity(device)!;
   }
   if (peers_socket !== undefined) message.peers_socket = peers_socket;
+  if (context.moves) message.moves = { ...context.moves, session_id: context.session_id };
   if (step_ms_min !== undefined) message.step_ms_min = step_ms_min;
   if (sharing) message.sharing = sharingOf(sharing);
   return message;
@@ -317,7 +385,7 @@ function sharingOf({
   return settings;
 }
 
-function nativeModel(unit: UnitSpec): NativeModel {
+function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
   const { model } = unit;
   const native: NativeModel = {
     name: model.name,
@@ -334,6 +402,8 @@ function nativeModel(unit: UnitSpec): NativeModel {
   };
   if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;
   if (Object.keys(model.slo).length > 0) native.slo = model.slo;
+  const pipeline = stagePlace(unit, describeDevices(context), dirname(context.runtime_folder));
+  if (pipeline) native.pipeline = pipeline;
   return native;
 }
 

@@ -14,6 +14,8 @@ const quiet_ms_min = 1500;
 /** The same while little is known of its gaps, or a prompt is being read meanwhile. */
 const quiet_unknown_ms = 10_000;
 const quiet_reading_ms = 5000;
+/** The same where one of its processes has ended since a token came: what is left seldom goes on. */
+const quiet_ended_ms = 500;
 /** Nothing has come of any request, and its processes rest: not every engine computes on this host's cores. */
 const unanswered_ms = 30_000;
 /** Where its processes work and nothing explains at what: compilations of a shape that is new take that long. */
@@ -56,6 +58,8 @@ export interface HealthLook {
   activity?: number | undefined;
   /** Of its processes that are stopped (SIGSTOP), what they are called. */
   stopped: readonly string[];
+  /** Of those that were a part of it, what they are called that have ended since the look before. */
+  ended: readonly string[];
   /** Processor time of all its processes, since ever. */
   cpu_ms: number;
   /** It builds kernels: a compiler of its runs, or its log says so. */
@@ -86,7 +90,8 @@ const well: HealthVerdict = { is: 'well' };
 
 /**
  * Whether a wrapped engine that lives also works. Three ways in which it may not: its server answers no more; it
- * answers and no token comes; one of its processes is stopped. All are counted in looks of the agent's own timer, so
+ * answers and no token comes, which is soon believed where one of its processes has ended; one of them is stopped. All
+ * are counted in looks of the agent's own timer, so
  * that a job that was suspended as a whole, or a clock that jumps, is no hang. Pure.
  */
 export class EngineHealth {
@@ -105,6 +110,8 @@ export class EngineHealth {
   #quiet = 0;
   #quiet_busy = 0;
   #quiet_compiling = 0;
+  /** Processes that have ended, while no token has come since. */
+  #ended: readonly string[] = [];
   #stall: Stall | undefined;
 
   constructor({ health_s, stall_s }: HealthBounds) {
@@ -123,8 +130,12 @@ export class EngineHealth {
     const deaf = this.#listen(look, hasMoved, isBusy);
     if (deaf !== undefined) return { is: 'hung', why: deaf };
     this.#stopped = look.stopped.length > 0 ? this.#stopped + 1 : 0;
+    // What came in the same moment may have been its last.
+    if (look.ended.length > 0) this.#ended = look.ended;
+    else if (hasMoved) this.#ended = [];
     if (this.#stall) return this.#watch(this.#stall, look, hasMoved);
-    if (this.#stopped >= stopped_looks) return this.#stalls(describeStopped(look.stopped), true);
+    if (this.#stopped >= stopped_looks)
+      return this.#stalls(nameProcesses(look.stopped, 'is stopped', 'are stopped'), true);
     if (!isFirst) this.#count(look, before, hasMoved, isBusy);
     const why = this.#whyQuiet(look);
     return why === undefined ? well : this.#stalls(why, false);
@@ -175,6 +186,8 @@ export class EngineHealth {
       look.flowing > 0 && look.usual_gap_ms !== undefined
         ? ` (its usual gap is below ${Math.ceil(look.usual_gap_ms)} ms)`
         : '';
+    if (this.#ended.length > 0 && look.flowing > 0)
+      return `${nameProcesses(this.#ended, 'has ended', 'have ended')}, and no token came to its ${look.flowing} running stream(s) for ${quiet_ms / 1000} s`;
     const answers = this.#failures === 0 ? 'it answers health checks, and' : 'it';
     return `${answers} ${what} for ${quiet_ms / 1000} s${usual} while ${look.in_flight} request(s) run; its processes ${rests ? 'rest' : 'work'}`;
   }
@@ -184,6 +197,7 @@ export class EngineHealth {
     if (flowing === 0) return rests && unanswered > 0 ? unanswered_ms : Number.POSITIVE_INFINITY;
     const usual_ms =
       usual_gap_ms === undefined ? quiet_unknown_ms : Math.max(quiet_ms_min, usual_gaps * usual_gap_ms);
+    if (this.#ended.length > 0) return Math.max(quiet_ended_ms, 2 * (usual_gap_ms ?? 0));
     if (rests) return unanswered > 0 ? Math.max(usual_ms, quiet_reading_ms) : usual_ms;
     // A long prompt of another request, or a compilation.
     if (unanswered > 0 || this.#quiet_compiling > 0) return Number.POSITIVE_INFINITY;
@@ -214,8 +228,8 @@ export class EngineHealth {
   }
 }
 
-function describeStopped(names: readonly string[]): string {
+function nameProcesses(names: readonly string[], one: string, several: string): string {
   return names.length === 1
-    ? `its process ${names[0]} is stopped`
-    : `its processes ${names.join(', ')} are stopped`;
+    ? `its process ${names[0]} ${one}`
+    : `its processes ${names.join(', ')} ${several}`;
 }

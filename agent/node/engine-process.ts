@@ -16,15 +16,17 @@ import { adapterOf } from '../adapters/index.ts';
 import { inPrivateNetwork, withPrivateNetwork } from '../private-network/plan.ts';
 import { cacheFolder } from './cache-folder.ts';
 import { Child } from './child.ts';
+import type { TakenTurns } from './device-turns.ts';
 import { emptyLoad } from './device-worker-process.ts';
 import { EngineContainer } from './engine-container.ts';
 import { type EndedEngine, type EngineEnd, exitedEngine, hungEngine } from './engine-end.ts';
 import type { HealthVerdict } from './engine-health.ts';
 import { readEngineLimits } from './engine-limits.ts';
+import { engineRequests } from './engine-load.ts';
 import { tryToProbe } from './engine-probe.ts';
 import { EngineProgress } from './engine-progress.ts';
 import { fetchText } from './engine-request.ts';
-import { EngineSleep } from './engine-sleep.ts';
+import { changeSleep, EngineSleep } from './engine-sleep.ts';
 import { engineEnvironment, freePort, prepareFiles, variablesOf } from './engine-start.ts';
 import { EngineWatch } from './engine-watch.ts';
 import { LoadTimes } from './load-times.ts';
@@ -68,7 +70,9 @@ export class EngineProcess implements ServingProcess {
   readonly #load_times: LoadTimes;
   /** As its command line begins, the site's prefix included. */
   #program: string | undefined;
-  #sleep: EngineSleep | undefined;
+  #sleep: { wake(): Promise<void> | undefined } | undefined;
+  /** Of several engines on its device; see `DeviceTurns`. */
+  #turns: TakenTurns | undefined;
   #has_served = false;
   #hangs = false;
 
@@ -89,20 +93,23 @@ export class EngineProcess implements ServingProcess {
   }
 
   loads(in_flight: number): ModelLoad[] {
-    const { running, waiting, kv_tokens_total, kv_tokens_used } = this.#watch?.load ?? {};
+    const { kv_tokens_total, kv_tokens_used, ...said } = this.#watch?.load ?? {};
     const empty = emptyLoad(this.#unit);
     const max_sequences = this.limits?.max_sequences ?? empty.max_sequences;
-    return [
-      {
-        ...empty,
-        max_sequences,
-        state: this.models[0]!.state,
-        running: running ?? Math.min(in_flight, max_sequences),
-        waiting: waiting ?? Math.max(0, in_flight - max_sequences),
-        kv_tokens_total: kv_tokens_total ?? this.limits?.kv_tokens ?? empty.kv_tokens_total,
-        kv_tokens_used: kv_tokens_used ?? 0,
-      },
-    ];
+    const load: ModelLoad = {
+      ...empty,
+      max_sequences,
+      state: this.models[0]!.state,
+      ...engineRequests(said, this.#watch?.in_flight_then ?? in_flight, in_flight, max_sequences),
+      kv_tokens_total: kv_tokens_total ?? this.limits?.kv_tokens ?? empty.kv_tokens_total,
+      kv_tokens_used: kv_tokens_used ?? 0,
+    };
+    if (this.asleep) load.asleep = true;
+    return [load];
+  }
+
+  get asleep(): boolean | undefined {
+    return this.#turns?.asleep;
   }
 
   wake(): Promise<void> | undefined {
@@ -135,8 +142,10 @@ export class EngineProcess implements ServingProcess {
   }
 
   async #runOnce(signal: AbortSignal): Promise<ProcessEnd> {
+    let started = (): void => undefined;
     try {
       checkModelPath(this.#unit);
+      started = (await this.#context.turns?.start(this.#stopped.signal)) ?? started;
       const { child, upstream, sleep } = await this.#start();
       const lost = this.#untilRankLost(signal);
       const reached = await Promise.race([this.#followed(child, this.#becomeReady(child, upstream)), lost]);
@@ -146,6 +155,7 @@ export class EngineProcess implements ServingProcess {
         this.#sleep = sleep && this.#sleeping(sleep, upstream, signal);
         this.upstream = upstream;
         this.#serves();
+        started();
         this.#learnLimits(child, upstream).catch((error: unknown) => this.#context.log.error(error));
         this.#watch = new EngineWatch({
           child,
@@ -170,6 +180,9 @@ export class EngineProcess implements ServingProcess {
       // It would live on with its devices.
       await this.#child?.stop(stop_grace_ms);
       return { error: HpcserveError.from(error), restartable: false };
+    } finally {
+      this.#turns?.leave();
+      started();
     }
   }
 
@@ -225,8 +238,27 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
-  #sleeping(paths: SleepPaths, upstream: Upstream, signal: AbortSignal): EngineSleep {
-    const { sharing, traffic, log } = this.#context;
+  #sleeping(
+    paths: SleepPaths,
+    upstream: Upstream,
+    signal: AbortSignal,
+  ): { wake(): Promise<void> | undefined } {
+    const { sharing, traffic, log, turns: onDevice } = this.#context;
+    if (onDevice) {
+      const turns = onDevice.join({
+        unit: this.#unit.unit,
+        slo: this.#unit.model.slo,
+        in_flight: () => traffic.in_flight,
+        sleep: () => changeSleep(upstream, paths, 'sleep'),
+        wake: () => changeSleep(upstream, paths, 'wake'),
+        onChange: () => {
+          this.#context.onChange();
+          this.#context.onFullness();
+        },
+      });
+      this.#turns = turns;
+      return { wake: () => turns.enter() };
+    }
     const after_ms = 1000 * (sharing?.keep_alive_s ?? keep_alive_s_default);
     const sleep = new EngineSleep({ paths, after_ms, upstream, traffic, unit: this.#unit.unit, log });
     void sleep.watch(signal);

@@ -10,6 +10,16 @@ const change_ms = 120_000;
 /** It is looked at this often, at most. Lower: sleeps closer to its time; higher: fewer wake-ups of the agent. */
 const look_ms_max = 1000;
 
+/** Has an engine fall asleep or wake; resolves once it has. @throws Error where it answers with anything else */
+export async function changeSleep(
+  upstream: Upstream,
+  paths: SleepPaths,
+  to: keyof SleepPaths,
+): Promise<void> {
+  const { status } = await fetchText(upstream, paths[to], change_ms, 'POST');
+  if (status < 200 || status >= 300) throw new Error(`${paths[to]} answers ${status}`);
+}
+
 export interface SleepOptions {
   paths: SleepPaths;
   /** Without requests for so long, it sleeps. Lower: memory is free sooner; higher: fewer requests wait for it. */
@@ -81,8 +91,7 @@ export class EngineSleep {
 
   async #change(to: keyof SleepPaths): Promise<void> {
     const { upstream, paths } = this.#options;
-    const done = fetchText(upstream, paths[to], change_ms, 'POST').then(({ status }) => {
-      if (status < 200 || status >= 300) throw new Error(`${paths[to]} answers ${status}`);
+    const done = changeSleep(upstream, paths, to).then(() => {
       this.#asleep = to === 'sleep';
     });
     this.#changing = done.then(

@@ -36,6 +36,8 @@ export interface WatchedEngine {
 export class EngineWatch {
   /** As the engine said last; fields that it does not say are absent. */
   load: EngineLoad = {};
+  /** Requests under way as it said so. */
+  in_flight_then = 0;
   readonly #engine: WatchedEngine;
   readonly #health: EngineHealth;
   readonly #processes: EngineProcesses;
@@ -81,7 +83,7 @@ export class EngineWatch {
   async #look(): Promise<Parameters<EngineHealth['look']>[0]> {
     const { traffic } = this.#engine.context;
     const { in_flight, streams, answer_bytes, pace, unanswered } = traffic;
-    const { stopped, cpu_ms, is_compiling } = await this.#processes.look();
+    const { stopped, ended, cpu_ms, is_compiling } = await this.#processes.look();
     const held = pace.begun - pace.flowing;
     const seen = {
       health: this.#answer,
@@ -93,6 +95,7 @@ export class EngineWatch {
       answer_bytes,
       activity: this.load.activity,
       stopped,
+      ended,
       cpu_ms,
       is_compiling: is_compiling || this.#saysCompilation(),
       has_revived: this.#hasRevived,
@@ -127,6 +130,7 @@ export class EngineWatch {
         const { status, text } = await fetchText(upstream, metrics_path, metrics_timeout_ms);
         if (status === 200) this.load = adapter.parseMetrics(text, unit);
         else this.load = { activity: this.load.activity };
+        this.in_flight_then = context.traffic.in_flight;
       } catch {
         // The agent's own count of requests is reported then; that it did not answer is no sign of computing.
         this.load = { activity: this.load.activity };

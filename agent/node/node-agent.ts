@@ -3,21 +3,23 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { LocalSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type LaunchSpec, type UnitSpec, unitsOnNode } from '../../spec/launch.ts';
+import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
 import type { DeviceDescription, SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
+import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
 import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
 import { physicalCores } from './assign-cores.ts';
 import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-devices.ts';
 import { describeAgent } from './describe-agent.ts';
 import { endLeftContainers } from './detached-container.ts';
+import { turnsOf } from './device-turns.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { untilNodeLost } from './node-loss.ts';
 import { OrphanGuard } from './orphan-guard.ts';
-import { PeerWeights } from './peer-weights.ts';
+import { PipelineRefactorings } from './pipeline-refactorings.ts';
 import { placeOf } from './rank-rendezvous.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
 import { type AccessRules, accessRefusal } from './session-access.ts';
@@ -27,6 +29,7 @@ import type { NodeIdentity } from './slurm-environment.ts';
 import { StateFile } from './state-file.ts';
 import { type SupervisorOptions, UnitSupervisor } from './unit-supervisor.ts';
 import { walltimeLeft_ms } from './walltime.ts';
+import { WorkerPeers } from './worker-peers.ts';
 
 /** Pause between attempts to reach a mesh folder that is away at the start. */
 const mesh_retry_ms = 1000;
@@ -41,7 +44,10 @@ const same_request_ms = 2000;
 
 type UnitMetadata = Omit<SessionMetadata, 'role' | 'devices' | 'models'>;
 /** What a supervisor is told of that is not the launch's. */
-type UnitSurroundings = Pick<SupervisorOptions, 'registry' | 'metadata' | 'peers_socket' | 'runtime_folder'>;
+type UnitSurroundings = Pick<
+  SupervisorOptions,
+  'registry' | 'metadata' | 'peers_socket' | 'moves' | 'runtime_folder' | 'turns'
+>;
 
 const descriptionsOf = ({ cpu, gpu, mig }: NodeDevices): DeviceDescription[] =>
   [...cpu, ...gpu, ...mig].map(({ description }) => description);
@@ -69,7 +75,8 @@ export class NodeAgent {
   #registry: RendezvousRegistry | undefined;
   #provider: LaunchProvider | undefined;
   #gossip: AgentGossip | undefined;
-  #weights: PeerWeights | undefined;
+  #peers: WorkerPeers | undefined;
+  readonly #refactorings: PipelineRefactorings;
   #session: LocalSession | undefined;
   #server: SessionServer | undefined;
   #supervisors: UnitSupervisor[] = [];
@@ -90,6 +97,11 @@ export class NodeAgent {
       () => this.state(),
       (error) => this.#noticeFile('state', error),
     );
+    this.#refactorings = new PipelineRefactorings({
+      node: identity.node,
+      supervisors: () => this.#supervisors,
+      log: this.#log,
+    });
   }
 
   /** Serves until it is told to stop or nothing is left to serve; the exit code of the process. */
@@ -173,11 +185,10 @@ export class NodeAgent {
   async #start(): Promise<void> {
     this.#changed();
     this.#log.info({ pid: process.pid, job: this.#identity.job_id }, 'node agent started');
-    const launch = this.#launch;
-    const { node_index } = this.#identity;
+    const [launch, { node_index }] = [this.#launch, this.#identity];
     this.#devices = discoverDevices(launch, node_index, this.#environment);
     const units = unitsOnNode(launch.units, node_index);
-    this.#assignment = assignDevices(units, this.#devices);
+    this.#assignment = assignDevices(units, this.#devices, node_index);
     this.#noticeDevices(this.#devices, this.#assignment);
     this.#changed();
 
@@ -204,13 +215,24 @@ export class NodeAgent {
     );
     asked.throwIfAborted();
     await this.#session.update({ lifecycle: 'SERVING' });
-    const peers_socket = await this.#listenForWeights(registry, runtime_folder, units);
+    this.#peers = await WorkerPeers.open({
+      registry,
+      own: this.#session.identity,
+      launch,
+      node: this.#identity,
+      units,
+      runtime_folder,
+      provider: () => this.#provider?.delegation?.provider_id,
+    });
     asked.throwIfAborted();
+    const turns = turnsOf(this.#assignment.groups, this.#log);
     this.#supervisors = this.#assignment.groups.map((group, index) =>
       this.#supervisorOf(group, {
+        turns: turns.get(group),
         registry,
         metadata,
-        peers_socket,
+        peers_socket: this.#peers!.weights_socket,
+        moves: this.#movesFrom(choice.announced[0]!),
         runtime_folder: join(runtime_folder, `u${index}`),
         address: choice.announced[0]!,
       }),
@@ -285,6 +307,14 @@ export class NodeAgent {
     });
   }
 
+  /** How answers of its workers may move to others. @param host where those reach this node */
+  #movesFrom(host: string): MovesPlace | undefined {
+    const { port_range, private_fabric, fabrics } = this.#launch;
+    const socket = this.#peers?.kv_socket;
+    if (socket === undefined) return undefined;
+    return { socket, host, port_range, private_fabric: private_fabric === true, fabrics };
+  }
+
   /** The mesh's registry; waits for a folder that is not there (yet), and says so meanwhile. */
   async #joinMesh(): Promise<RendezvousRegistry> {
     for (;;) {
@@ -339,6 +369,7 @@ export class NodeAgent {
     this.#server = new SessionServer({
       registry,
       identityOf: (sessionId) => this.#sessionById(sessionId)?.identity,
+      upgrade: (request, socket, head, peer) => this.#peers?.accept(request, socket, head, peer) ?? false,
       handle: sessionRequestHandler({
         node: this.#identity.node,
         heartbeat_ms: this.#launch.heartbeat_ms,
@@ -346,6 +377,7 @@ export class NodeAgent {
         refusal: (peer, path) => accessRefusal(this.#accessRules(), peer, path, Date.now()),
         state: () => this.state(),
         drain: (unit) => this.#drain(unit),
+        refactor: (unit, order, signal) => this.#refactorings.refactor(unit, order, signal),
       }),
     });
     const port = await this.#server.listen(choice.listen, this.#launch.port_range);
@@ -365,26 +397,6 @@ export class NodeAgent {
       if (!session || session.record.lifecycle === 'LEFT') continue;
       session.update({}).catch((error: unknown) => this.#log.error(error));
     }
-  }
-
-  /**
-   * @returns where device workers ask for tensors of other nodes; undefined where the site does not want it, or none
-   * runs
-   */
-  async #listenForWeights(
-    registry: Registry,
-    runtime_folder: string,
-    units: readonly UnitSpec[],
-  ): Promise<string | undefined> {
-    const { sharing, site } = this.#launch;
-    const native = units.filter(({ engine }) => engine === 'native');
-    if (sharing?.peer_loads === false || native.length === 0) return undefined;
-    const { node } = this.#identity;
-    const models = native.map(({ model }) => model.name);
-    this.#weights = new PeerWeights({ registry, own: this.#session!.identity, node, site, models });
-    const socket = join(runtime_folder, 'peers.sock');
-    await this.#weights.listen(socket);
-    return socket;
   }
 
   #sessionById(sessionId: string): LocalSession | undefined {
@@ -483,7 +495,7 @@ export class NodeAgent {
     ]);
     await settled('leaving', [...(this.#session ? [this.#session.leave()] : [])]);
     await this.#server?.close();
-    await this.#weights?.close();
+    await this.#peers?.close();
     await this.#gossip?.close();
     await this.#registry?.close();
     this.#provider?.close();

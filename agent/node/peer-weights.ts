@@ -1,7 +1,7 @@
 import { chmodSync, rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { Dispatcher, Pool } from 'undici';
-import { pinnedConnector, type Registry, type SessionIdentity, sessionOrigin } from '../../mesh/index.ts';
+import type { Dispatcher } from 'undici';
+import type { Registry, SessionIdentity } from '../../mesh/index.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import {
@@ -11,6 +11,7 @@ import {
   rangePath,
   tensorRangeOf,
 } from '../memory/peers/peer-messages.ts';
+import { PeerPools } from './peer-pools.ts';
 
 /** Peers that are asked for one load. Lower: less asking in large meshes; higher: rare models are found more often. */
 const asked_max = 8;
@@ -40,11 +41,12 @@ interface PeerWeightsOptions {
 export class PeerWeights {
   readonly #options: PeerWeightsOptions;
   readonly #server: Server;
-  readonly #pools = new Map<string, Pool>();
+  readonly #pools: PeerPools;
   #path: string | undefined;
 
   constructor(options: PeerWeightsOptions) {
     this.#options = options;
+    this.#pools = new PeerPools(options.registry, options.own, connections);
     this.#server = createServer({ keepAliveTimeout: 60_000 }, (request, response) => {
       response.on('error', () => response.destroy()); // a worker that goes is no failure of the agent
       this.#answer(request, response).catch(() => {
@@ -69,7 +71,7 @@ export class PeerWeights {
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     this.#server.closeAllConnections();
     await closed;
-    await Promise.all([...this.#pools.values()].map((pool) => pool.destroy()));
+    await this.#pools.close();
     if (this.#path !== undefined) rmSync(this.#path, { force: true });
   }
 
@@ -90,7 +92,7 @@ export class PeerWeights {
       return;
     }
     const asked = { method: 'GET', path: rangePath(`${agentPaths.tensors}/`, range) } as const;
-    const pool = await this.#pool(peer);
+    const pool = await this.#pools.to(peer);
     await pool.stream({ ...asked, opaque: response, ...patience }, ({ statusCode, opaque }) => {
       const answer = opaque as ServerResponse;
       answer.writeHead(statusCode);
@@ -128,7 +130,7 @@ export class PeerWeights {
   /** @returns undefined where it does not answer as it should: then it has nothing */
   async #offerOf(peer: SessionRecord, body: string): Promise<PeerOffer | undefined> {
     try {
-      const pool = await this.#pool(peer);
+      const pool = await this.#pools.to(peer);
       const { statusCode, body: answer } = await pool.request({
         method: 'POST',
         path: agentPaths.tensors,
@@ -143,26 +145,6 @@ export class PeerWeights {
     } catch {
       return undefined;
     }
-  }
-
-  async #pool(peer: SessionRecord): Promise<Pool> {
-    const { session_id } = peer;
-    // Not before it is needed: an agent starts sooner without it.
-    const { Pool } = await import('undici');
-    const known = this.#pools.get(session_id);
-    if (known) return known;
-    for (const [id, pool] of this.#pools) {
-      const record = this.#options.registry.get(id);
-      if (record && record.lifecycle !== 'LEFT') continue;
-      this.#pools.delete(id);
-      void pool.destroy();
-    }
-    const pool = new Pool(sessionOrigin(peer), {
-      connect: pinnedConnector(peer, this.#options.own),
-      connections,
-    });
-    this.#pools.set(session_id, pool);
-    return pool;
   }
 }
 

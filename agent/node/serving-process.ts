@@ -1,13 +1,17 @@
 import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
+import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
+import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
 import type { AnswerPace } from './answer-pace.ts';
 import type { UnitGroup } from './assign-devices.ts';
+import type { DeviceTurns } from './device-turns.ts';
 import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
 import type { RankPlace } from './rank-rendezvous.ts';
+import type { StageTimes } from './stage-times.ts';
 
 /** Where a process answers OpenAI's paths; on this host only. */
 export type Upstream =
@@ -48,8 +52,16 @@ export interface ServingProcess {
   readonly notices?: readonly HpcserveError[];
   /** What a wrapped engine chose itself; absent until it has said so. */
   readonly limits?: EngineLimits | undefined;
+  /** Of native models that serve, by name: bytes of their weights by layout. */
+  readonly layouts?: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  /** Of native models whose pipelines it coordinates, by name. */
+  readonly stage_times?: StageTimes | undefined;
   /** Memory of its processes as it began to serve; absent until that is known. */
   readonly host_bytes?: number | undefined;
+  /** Of several engines on its device another is awake; absent: it takes no turns. */
+  readonly asleep?: boolean | undefined;
+  /** Of a device worker: what moved to others and came from them with keys and values. */
+  readonly moves?: MovesReport | undefined;
   /** Defined as soon as requests can be sent. */
   readonly upstream: Upstream | undefined;
   /** Resolves once, when the process is gone; never rejects. */
@@ -97,6 +109,10 @@ export interface ProcessContext {
   sharing: SiteSharing | undefined;
   /** Where device workers ask for tensors that other nodes have in memory; see `PeerWeights`. */
   peers_socket: string | undefined;
+  /** How running answers of native models may move to other workers; absent: from their tokens alone. */
+  moves: MovesPlace | undefined;
+  /** Of the session that stands for it. */
+  session_id: string;
   /** Folder of the deployment for what workers had in memory; absent: the next one begins with nothing. */
   manifest_folder: string | undefined;
   /** What the job may use on this node, where that is limited. */
@@ -112,6 +128,8 @@ export interface ProcessContext {
   log: AgentLog;
   environment: NodeJS.ProcessEnv;
   traffic: Readonly<Traffic>;
+  /** Where other wrapped engines are on the same device: one of them is awake at a time. */
+  turns?: DeviceTurns | undefined;
   /** A model's state or progress changed. */
   onChange(): void;
   /** It does not work for now: its running requests end with this, and gateways have them answered elsewhere. */

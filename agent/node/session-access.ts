@@ -3,8 +3,11 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { describeProvider, provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 
-/** `use`: have something computed, or read weights; `operate`: change what it does, or see what it does for others. */
-type Right = 'use' | 'operate';
+/**
+ * `use`: have something computed, or read weights; `operate`: change what it does, or see what it does for others;
+ * `exchange`: bring it answers that have begun elsewhere, with their prompts and keys and values.
+ */
+type Right = 'use' | 'operate' | 'exchange';
 
 const operating: ReadonlySet<string> = new Set([
   agentPaths.state,
@@ -12,6 +15,7 @@ const operating: ReadonlySet<string> = new Set([
   agentPaths.device,
   agentPaths.sharing,
   agentPaths.move,
+  agentPaths.refactor,
 ]);
 
 export interface AccessRules {
@@ -30,9 +34,9 @@ export function accessRefusal(
   path: string,
   now_ms: number,
 ): HpcserveError | undefined {
-  const right: Right = operating.has(path) ? 'operate' : 'use';
+  const right: Right = path === agentPaths.kv ? 'exchange' : operating.has(path) ? 'operate' : 'use';
   const provider = provenProviderOf(peer, now_ms);
-  if (right === 'operate' ? mayOperate(rules, peer, provider) : mayUse(rules, provider)) return undefined;
+  if (mayDo[right](rules, peer, provider)) return undefined;
   const who = `${peer.metadata.role} on ${peer.metadata.node}`;
   const whose = describeProvider(peer.metadata.provider, provider);
   const details: Record<string, unknown> = { right };
@@ -44,7 +48,15 @@ export function accessRefusal(
   });
 }
 
-function mayUse({ own, users, operators }: AccessRules, provider: string | undefined): boolean {
+type Decision = (rules: AccessRules, peer: SessionRecord, provider: string | undefined) => boolean;
+
+const mayDo: Record<Right, Decision> = { use: mayUse, operate: mayOperate, exchange: mayExchange };
+
+function mayUse(
+  { own, users, operators }: AccessRules,
+  _peer: SessionRecord,
+  provider: string | undefined,
+): boolean {
   if (users === undefined) return true;
   return provider !== undefined && [own, ...users, ...(operators ?? [])].includes(provider);
 }
@@ -59,6 +71,11 @@ function mayOperate(
   return [own, ...(operators ?? [])].includes(provider);
 }
 
+/** Agents of the same provider alone: whoever may do it says what others' prompts go on with. */
+function mayExchange({ own }: AccessRules, peer: SessionRecord, provider: string | undefined): boolean {
+  return provider !== undefined && provider === own && peer.metadata.role === 'node-agent';
+}
+
 function because(
   { own }: AccessRules,
   { metadata: { role } }: SessionRecord,
@@ -67,6 +84,7 @@ function because(
 ): string {
   if (provider === undefined) return 'it proves no provider, or what it proves is over';
   if (right === 'operate' && role !== 'gateway') return 'only gateways operate sessions';
+  if (right === 'exchange' && role !== 'node-agent') return 'only node agents bring answers that have begun';
   const whose = own === undefined ? 'nothing proves yet who provides it' : `it belongs to provider ${own}`;
   return `${whose}, which does not list ${provider}`;
 }

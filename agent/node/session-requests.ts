@@ -7,6 +7,12 @@ import {
 import { pipeline } from 'node:stream';
 import type { AgentState, Heartbeat } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import {
+  type RefactorOutcome,
+  type RefactorRequest,
+  refactor_ms_max,
+  refactorRequestSchema,
+} from '../../spec/refactor.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths, clientPaths, headers } from '../../spec/wire.ts';
 import { answerError, answerJson } from './answers.ts';
@@ -29,6 +35,8 @@ export interface SessionRequests {
   /** Why a peer may not ask this, if it may not. */
   refusal(peer: SessionRecord, path: string): HpcserveError | undefined;
   state(): AgentState;
+  /** Gives a pipeline other stages; see `PipelineRefactorings`. */
+  refactor(unit: UnitSupervisor, order: RefactorRequest, signal: AbortSignal): Promise<RefactorOutcome>;
   /** Drains one unit, or the whole node where none is given. Returns at once. */
   drain(unit: UnitSupervisor | undefined): void;
 }
@@ -62,6 +70,10 @@ export function sessionRequestHandler(agent: SessionRequests) {
     )
       void report(unit, path, response);
     else if (isTensorPath(path) && unit?.state().engine === 'native') passOn(unit, request, response);
+    else if (path === agentPaths.kv && request.method === 'POST' && unit?.state().engine === 'native')
+      passOn(unit, request, response, { [headers.peer]: peer.session_id });
+    else if (path === agentPaths.refactor && request.method === 'POST' && unit)
+      void refactor(agent, unit, request, response);
     else if (path === agentPaths.move && request.method === 'POST' && unit?.state().engine === 'native')
       serve(agent, sessionId, unit, request, response);
     else if (
@@ -87,6 +99,46 @@ export function sessionRequestHandler(agent: SessionRequests) {
   };
 }
 
+/** Ends with the change, or where whoever asked for it goes away. */
+async function refactor(
+  agent: SessionRequests,
+  unit: UnitSupervisor,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const gone = new AbortController();
+  response.once('close', () => gone.abort());
+  try {
+    const order = refactorOrder(await readWhole(request));
+    const outcome = await agent.refactor(
+      unit,
+      order,
+      AbortSignal.any([gone.signal, AbortSignal.timeout(refactor_ms_max)]),
+    );
+    if (!response.destroyed) answerJson(response, 200, outcome);
+  } catch (error) {
+    if (!response.destroyed) answerError(response, HpcserveError.from(error));
+  }
+}
+
+/** @throws HpcserveError E_REFACTOR_LAYOUT */
+function refactorOrder(body: Buffer): RefactorRequest {
+  let json: unknown;
+  try {
+    json = JSON.parse(body.toString());
+  } catch {
+    throw new HpcserveError('E_REFACTOR_LAYOUT', {
+      what: 'the stages that a pipeline is to get are no JSON',
+    });
+  }
+  const parsed = refactorRequestSchema.safeParse(json);
+  if (parsed.success) return parsed.data;
+  throw new HpcserveError('E_REFACTOR_LAYOUT', {
+    what: 'the stages that a pipeline is to get cannot be read',
+    because: parsed.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`),
+  });
+}
+
 /** What peers ask of device workers; a content's name has no dots and no slashes. */
 function isTensorPath(path: string): boolean {
   if (!path.startsWith(agentPaths.tensors)) return false;
@@ -94,7 +146,12 @@ function isTensorPath(path: string): boolean {
 }
 
 /** To the unit's worker and back, as it is: what device workers of other nodes ask for is no client's request. */
-function passOn(unit: UnitSupervisor, request: IncomingMessage, response: ServerResponse): void {
+function passOn(
+  unit: UnitSupervisor,
+  request: IncomingMessage,
+  response: ServerResponse,
+  said: OutgoingHttpHeaders = {},
+): void {
   const { upstream } = unit;
   if (upstream?.kind !== 'socket') {
     request.resume();
@@ -106,7 +163,7 @@ function passOn(unit: UnitSupervisor, request: IncomingMessage, response: Server
   }
   const { method, url } = request;
   const type = request.headers['content-type'];
-  const passed: OutgoingHttpHeaders = { host: 'worker' };
+  const passed: OutgoingHttpHeaders = { host: 'worker', ...said };
   if (type !== undefined) passed['content-type'] = type;
   const asked = requestHttp({ ...connectionTo(upstream), method, path: url, headers: passed });
   asked.on('response', (answer) => {

@@ -1,6 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer, type Server } from 'node:https';
 import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import {
   authorizePeer,
@@ -37,6 +38,8 @@ export interface SessionServerOptions {
    * @param peer the client's own record, as it is now
    */
   handle(sessionId: string, request: IncomingMessage, response: ServerResponse, peer: SessionRecord): void;
+  /** A peer wants to speak something else on this connection. @returns whether it does from now on */
+  upgrade?(request: IncomingMessage, socket: Duplex, head: Buffer, peer: SessionRecord): boolean;
 }
 
 /**
@@ -48,7 +51,7 @@ export class SessionServer {
   readonly #sockets = new Set<TLSSocket>();
   readonly #strangers = new UnauthenticatedSockets();
 
-  constructor({ registry, identityOf, handle, ...options }: SessionServerOptions) {
+  constructor({ registry, identityOf, handle, upgrade, ...options }: SessionServerOptions) {
     const headers_timeout_ms = options.headers_timeout_ms ?? headers_timeout_default_ms;
     const peers = new WeakMap<object, string>();
     this.#server = createServer(
@@ -72,6 +75,12 @@ export class SessionServer {
         } else handle(sessionId, request, response, peer);
       },
     );
+    if (upgrade)
+      this.#server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+        const peer = registry.get(peers.get(socket) ?? '');
+        const isTaken = peer && peer.lifecycle !== 'LEFT' && upgrade(request, socket, head, peer);
+        if (!isTaken) socket.end('HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n');
+      });
     // What reads HTTP comes after the question who is there, not at once.
     const readHttp = this.#server.listeners('secureConnection');
     this.#server.removeAllListeners('secureConnection');

@@ -9,16 +9,18 @@ import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts
 import { clientPaths } from '../../spec/wire.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { AnswerPace } from './answer-pace.ts';
+import type { UnitGroup } from './assign-devices.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { EngineRank } from './engine-rank.ts';
 import { type FailureReport, shipFailure } from './failure-report.ts';
-import { oneLine, pendingModel } from './model-path.ts';
+import { answers, oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
 import { unitReasons } from './reasons.ts';
 import type { RequestDeadlines } from './request-deadlines.ts';
 import { RestartPolicy } from './restart-policy.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Traffic } from './serving-process.ts';
+import { stagesOf } from './stage-place.ts';
 
 /** Least time between two records that differ only in progress of loading, ms. */
 const progress_pause_ms = 1000;
@@ -43,7 +45,10 @@ export interface BodyRules {
 }
 
 export interface SupervisorOptions
-  extends Omit<ProcessContext, 'onChange' | 'onFullness' | 'onStalled' | 'runtime_folder' | 'traffic'> {
+  extends Omit<
+    ProcessContext,
+    'onChange' | 'onFullness' | 'onStalled' | 'runtime_folder' | 'session_id' | 'traffic'
+  > {
   registry: Registry;
   delegation: CurrentDelegation;
   /** What all sessions of this agent have in common. */
@@ -105,6 +110,21 @@ export class UnitSupervisor {
     return this.#session;
   }
 
+  /** The group of the device whose worker it looks after. */
+  get group(): UnitGroup {
+    return this.#options.group;
+  }
+
+  /** Its device worker, while that lives. */
+  get worker(): DeviceWorkerProcess | undefined {
+    return !this.#ended && this.#process instanceof DeviceWorkerProcess ? this.#process : undefined;
+  }
+
+  /** What is on its device has changed. */
+  changed(): void {
+    this.#options.onChange();
+  }
+
   get upstream(): ServingProcess['upstream'] {
     return this.#process?.upstream;
   }
@@ -164,7 +184,8 @@ export class UnitSupervisor {
       session_id: this.#session?.id ?? '',
       role: this.#role(),
       unit: this.name,
-      units: group.units.map((unit) => unit.unit),
+      units: group.units.filter(answers).map((unit) => unit.unit),
+      stages: stagesOf(group),
       devices: group.devices.map(({ description }, at) => ({
         index: group.first_device + at,
         ...description,
@@ -174,7 +195,11 @@ export class UnitSupervisor {
       cores: group.cores,
       log_file: this.#options.log_file,
       limits: this.#process?.limits,
+      layouts: this.#process?.layouts,
+      stage_times: this.#process?.stage_times,
       host_bytes: this.#process?.host_bytes,
+      asleep: this.#process?.asleep,
+      moves: this.#process?.moves,
     };
     if (this.#process?.pid !== undefined && !this.#ended) state.pid = this.#process.pid;
     if (error !== undefined) state.error = error.toJSON();
@@ -404,6 +429,7 @@ export class UnitSupervisor {
     const context: ProcessContext = {
       ...this.#options,
       runtime_folder,
+      session_id: this.#session.id,
       traffic,
       onChange: () => this.#changed(),
       onFullness: () => {
@@ -429,7 +455,8 @@ export class UnitSupervisor {
   /** What is served here; of a replica on several nodes on the first one. */
   #pendingModels(): SessionModel[] {
     const { group, place } = this.#options;
-    return (place?.rank ?? 0) > 0 ? [] : group.units.map(pendingModel);
+    if ((place?.rank ?? 0) > 0) return [];
+    return group.units.filter(answers).map(pendingModel);
   }
 
   #role(): 'device-worker' | 'engine' {

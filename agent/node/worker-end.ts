@@ -40,7 +40,9 @@ export function exitedWorker(
  * The end of a worker that said itself why it cannot go on. A thread that is stuck may do better in another process.
  */
 export function toldEnd(error: HpcserveError, tail: readonly string[], worker: EndedWorker): ProcessEnd {
-  if (error.code === 'E_WORKER_STUCK') return hungWorker(error, tail, worker);
+  // So may a device that failed once; one that fails as soon as it is used is not tried again.
+  if (error.code === 'E_WORKER_STUCK' || error.code === 'E_DEVICE_FAILED')
+    return hungWorker(error, tail, worker);
   return { error, restartable: false, fatal: 'process', tail };
 }
 

@@ -7,7 +7,7 @@ import { Stage } from '../../agent/engine/stage.ts';
 import { loadGgml } from '../../native/ggml.ts';
 import { LlamaContext } from '../../native/llama-context.ts';
 import type { KernelsOption } from '../../spec/engine-contract.ts';
-import { modelFile } from '../engine/index.ts';
+import { modelFile } from '../engine/model-files.ts';
 import type { BenchResult } from '../result.ts';
 
 const sequences = 16;

@@ -14,8 +14,10 @@ import type {
   SimulatedEngine,
 } from '../../solver/simulator/calibration.ts';
 import type { CpuConstants } from '../../solver/simulator/constants.ts';
+import { amxSource } from './amx-rows.ts';
 import { cpuSource } from './cpu-rows.ts';
 import {
+  fitAmx,
   fitCpu,
   fitIterations,
   fitOperators,
@@ -32,8 +34,13 @@ const silicon = 'NVIDIA AIConfigurator silicon data (Apache-2.0)';
 const llmMesh = 'LLM-Mesh measurements, llama-2-7b and llama-3.1-8b';
 const recorded = 'LLMServingSim recorded run of vLLM 0.19 (MIT), first 100 requests';
 
+const cpuStart = {
+  device: { ...initialDevice, gemm_compute: 0.5, gemm_pad_rows: 4, gemm_s: 5e-6, gemm_sharpness: 3 },
+  engine: { ...initialEngine, layer_s: 1e-4, step_s: 2e-3, prompt_step_s: 1e-3 },
+};
+
 const effort = process.argv.includes('--quick') ? 0.2 : 1;
-if (process.argv.includes('--only-cpu')) write(deviceConstants, engineConstants, fitCpus());
+if (process.argv.includes('--only-cpu')) write(deviceConstants, engineConstants, fitCpus(), fitTiles());
 else main();
 
 function log(line: string): void {
@@ -44,14 +51,25 @@ function evaluations(full: number): number {
   return Math.ceil(full * effort);
 }
 
-function fitCpus(): Partial<Record<SimulatedEngine, Entry<CpuConstants>>> {
+/** Attention over prompts is a small part of what was measured, and as OpenVINO has it on such devices. */
+function fitTiles(): Partial<Record<SimulatedEngine, Entry<CpuConstants>>> {
+  const { attention_compute, attention_memory } = deviceConstants['cpu-amx']!.constants;
   const start = {
-    device: { ...initialDevice, gemm_compute: 0.5, gemm_pad_rows: 4, gemm_s: 5e-6, gemm_sharpness: 3 },
-    engine: { ...initialEngine, layer_s: 1e-4, step_s: 2e-3, prompt_step_s: 1e-3 },
+    device: { ...cpuStart.device, gemm_compute: 0.2, gemm_pad_rows: 16, attention_compute, attention_memory },
+    engine: { ...cpuStart.engine, step_s: 1e-3, prompt_step_s: 0 },
   };
   return Object.fromEntries(
+    (['native', 'llamacpp'] as const).map((engine) => {
+      const { device, engine: own } = fitAmx(engine, start, log, evaluations(800));
+      return [engine, { constants: { device: rounded(device), engine: rounded(own) }, source: amxSource }];
+    }),
+  );
+}
+
+function fitCpus(): Partial<Record<SimulatedEngine, Entry<CpuConstants>>> {
+  return Object.fromEntries(
     (['vllm', 'native'] as const).map((engine) => {
-      const { device, engine: own } = fitCpu(engine, start, log, evaluations(800));
+      const { device, engine: own } = fitCpu(engine, cpuStart, log, evaluations(800));
       return [engine, { constants: { device: rounded(device), engine: rounded(own) }, source: cpuSource }];
     }),
   );
@@ -103,12 +121,12 @@ function main(): void {
     trtllm: entry(trtllm, `${silicon}: TensorRT-LLM on H200, TP 2 and 8, batches 4, 16, 64`),
     openvino: entry(amx.engine, `${llmMesh} (OpenVINO)`),
   };
-  write(devices, engines, fitCpus());
+  write(devices, engines, fitCpus(), fitTiles());
 }
 
-function write(devices: object, engines: object, cpus: object): void {
+function write(devices: object, engines: object, cpus: object, tiles: object): void {
   const file = join(packageRoot, 'solver/simulator/calibration/constants.ts');
-  writeFileSync(file, text(devices, engines, cpus));
+  writeFileSync(file, text(devices, engines, cpus, tiles));
 }
 
 interface Entry<T> {
@@ -129,7 +147,7 @@ function rounded<T extends object>(constants: T): T {
   return Object.fromEntries(entries) as T;
 }
 
-function text(devices: object, engines: object, cpus: object): string {
+function text(devices: object, engines: object, cpus: object, tiles: object): string {
   return `/** Written by \`node dist/bench/calibrate/main.js\`; docs/simulator.md says how. Do not edit by hand. */
 // biome-ignore-all lint/suspicious/noApproximativeNumericConstant: measured, and near a constant by chance
 import type { DeviceFamily } from '../../catalog/device-spec.ts';
@@ -147,6 +165,9 @@ export const engineConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<En
 
 /** Of engines on CPUs without tiles: kernels and the engine's own time were measured together. */
 export const cpuConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuConstants>>>> = ${literal(cpus)};
+
+/** Of engines on CPUs with tiles (AMX), likewise. */
+export const amxConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuConstants>>>> = ${literal(tiles)};
 `;
 }
 

@@ -11,6 +11,7 @@ import {
 } from '../../solver/simulator/calibration.ts';
 import { allReduceTime_s } from '../../solver/simulator/collectives.ts';
 import { gemmTime_s } from '../../solver/simulator/gemm.ts';
+import { type AmxEngine, amxRows, predictAmx } from './amx-rows.ts';
 import {
   iterationIsFitted,
   iterationIsUsable,
@@ -339,6 +340,29 @@ export function fitCpu(
   );
   log(`  ${show(calibration.device)}`);
   log(`  ${show(calibration.engine)}`);
+  return { device: calibration.device, engine: calibration.engine };
+}
+
+/** An engine on CPUs with tiles: three steps of each type of weights, so that few constants are fitted. */
+export function fitAmx(
+  engine: AmxEngine,
+  start: { device: DeviceConstants; engine: EngineConstants },
+  log: Log,
+  evaluations: number,
+): { device: DeviceConstants; engine: EngineConstants } {
+  const rows = amxRows.filter((row) => row.engine === engine);
+  const pairs = (calibration: Calibration): Pair[] =>
+    rows.map((row) => [predictAmx(row, calibration), row.tokens_per_s]);
+  const fitted = improve(
+    { ...start.device, ...prefixed(start.engine) },
+    ['gemm_compute', 'gemm_memory', 'gemm_pad_rows', 'engine.layer_s'],
+    (constants) => logError(pairs(calibrationOf(constants))),
+    evaluations,
+  );
+  const calibration = calibrationOf(fitted);
+  log(`${engine} on AMX, ${rows.length} rows, error ${logError(pairs(calibration)).toFixed(3)}`);
+  for (const row of rows)
+    log(`  ${row.weights} ${row.step}: ${predictAmx(row, calibration).toFixed(1)} of ${row.tokens_per_s}`);
   return { device: calibration.device, engine: calibration.engine };
 }
 

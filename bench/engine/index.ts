@@ -2,53 +2,31 @@
  * The native engine beside libllama from the same package: the same GGUF file of Llama-3.2-1B's true shape,
  * the same number of threads, the same KV cache, alternating in one run. Arguments: `--pairs N` (default 10),
  * `--threads N` (default: all, at most 16),
- * `--quantization Q4_0|Q8_0|BF16` (default all).
+ * `--quantization Q4_0|Q8_0|BF16` (default all). `--beside vllm`: whole servers, see `beside-vllm.ts`.
  */
-import { existsSync, mkdirSync, renameSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../host/package-root.ts';
-import { synthPresets } from '../../native/synth/presets.ts';
-import { synthesize } from '../../native/synth/synthesize.ts';
+import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { median } from '../slurm/median.ts';
 import { memoryBandwidth } from './bandwidth.ts';
+import { besideVllm } from './beside-vllm.ts';
 import { Contestant } from './contestant.ts';
+import { modelFile, type Quantization, quantizations } from './model-files.ts';
 import { batch_sequences, type Measured, prefill_tokens, type Task } from './protocol.ts';
-
-const quantizations = ['Q4_0', 'Q8_0', 'BF16'] as const;
-type Quantization = (typeof quantizations)[number];
 
 const peer = 'libllama';
 const speed_bar = 0.97;
 const pss_bar = 1 / 1.1;
-/** Rounds that tell the cost of batch_invariant; it has no bar. */
-const invariant_rounds = 3;
+/** Pairs that tell the cost of batch_invariant: a round of each, in turn. */
+const invariant_pairs = 5;
+const invariant_bar = 0.97;
 
 const tasks: { kind: Task['kind']; what: string }[] = [
   { kind: 'decode', what: 'decode, 1 sequence' },
   { kind: 'prefill', what: `prefill of ${prefill_tokens} tokens` },
   { kind: 'batch', what: `decode, ${batch_sequences} sequences` },
 ];
-
-/** Llama-3.2-1B's true shape, written where it is missing. */
-export async function modelFile(quantization: Quantization, log: (line: string) => void): Promise<string> {
-  const folder = join(packageRoot, 'build', 'bench-models');
-  const path = join(folder, `llama-3.2-1b-${quantization}.gguf`);
-  if (existsSync(path)) return path;
-  mkdirSync(folder, { recursive: true });
-  log(`writing ${path}`);
-  const partial = `${path}.${process.pid}`;
-  await synthesize({ path: partial, shape: synthPresets['llama-3.2-1b']!, quantization, seed: 1 });
-  renameSync(partial, path);
-  return path;
-}
-
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
-}
 
 type Runs = Record<Task['kind'], Measured[]>;
 
@@ -87,7 +65,7 @@ async function compare(
   return [
     ...speedResults(quantization, compared),
     ...memoryResults(quantization, compared, settings.bandwidth),
-    ...(await invariantCost(quantization, setup, compared.ours, log)),
+    ...(await invariantCost(quantization, setup, log)),
   ];
 }
 
@@ -186,20 +164,25 @@ function memoryResults(
 async function invariantCost(
   quantization: Quantization,
   setup: Setup,
-  free: Runs,
   log: (line: string) => void,
 ): Promise<BenchResult[]> {
-  const contestant = await Contestant.start({ contender: 'native invariant', ...setup });
-  const runs = noRuns();
+  const contestants = [
+    { contestant: await Contestant.start({ contender: 'native invariant', ...setup }), runs: noRuns() },
+    { contestant: await Contestant.start({ contender: 'native', ...setup }), runs: noRuns() },
+  ];
   try {
-    for (let index = 0; index < invariant_rounds; index++) await round(contestant, index, runs);
+    for (const { contestant } of contestants) await round(contestant, 1000, noRuns());
+    for (let pair = 0; pair < invariant_pairs; pair++)
+      for (const { contestant, runs } of pair % 2 === 0 ? contestants : contestants.toReversed())
+        await round(contestant, pair, runs);
   } finally {
-    await contestant.stop();
+    await Promise.all(contestants.map(({ contestant }) => contestant.stop()));
   }
   log(`${quantization}: batch_invariant measured`);
+  const [invariant, free] = contestants as [(typeof contestants)[0], (typeof contestants)[0]];
   return tasks.map(({ kind, what }) => {
-    const own = medianRate(runs[kind]);
-    const other = medianRate(free[kind]);
+    const own = medianRate(invariant.runs[kind]);
+    const other = medianRate(free.runs[kind]);
     return {
       what: `${quantization}: ${what}, batch_invariant`,
       unit: 'tokens/s',
@@ -207,16 +190,28 @@ async function invariantCost(
       peer: 'native without it',
       theirs: other,
       ratio: own / other,
-      bar: '',
-      holds: null,
+      bar: `ratio ≥ ${invariant_bar}`,
+      holds: own / other >= invariant_bar,
     };
   });
 }
 
-async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
+async function run(options: BenchOptions): Promise<BenchResult[]> {
+  const { values } = parseArgs({
+    args: [...options.args],
+    options: { beside: { type: 'string', default: peer } },
+    strict: false,
+  });
+  if (values.beside === peer) return besideLibllama(options);
+  if (values.beside === 'vllm') return besideVllm(options);
+  throw new MissingNeed(`nothing is known of a peer "${values.beside}"`, `--beside ${peer} or --beside vllm`);
+}
+
+async function besideLibllama({ args, log }: BenchOptions): Promise<BenchResult[]> {
   const { values } = parseArgs({
     args: [...args],
     options: {
+      beside: { type: 'string' },
       pairs: { type: 'string', default: '10' },
       threads: { type: 'string', default: String(Math.min(16, availableParallelism())) },
       quantization: { type: 'string', multiple: true, default: [...quantizations] },
@@ -247,6 +242,6 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
 
 export const engineBench: Bench = {
   name: 'engine',
-  describe: 'the native engine beside libllama: decode, prefill, batches, memory, cost of batch_invariant',
+  describe: 'the native engine beside libllama (or, whole servers, vLLM): decode, prefill, batches, memory',
   run,
 };

@@ -5,37 +5,42 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { processesWithArgument } from '../../host/process-identity.ts';
 import { type Home, temporaryHome } from '../../test/cli/support.ts';
-import { type EngineCommand, engineCommands } from './bare-engine.ts';
 import type { Endpoint } from './clients.ts';
 
 const model = 'bench';
-/** Of one replica: weights of 1.2 GB, what Python takes, and the rest for KV. Higher: more KV than the clients fill. */
-const memory_gb = 5;
 /** Beside the devices, for the node agent. */
 const agent_gb = 2;
 
+/** What is deployed, on devices that each have an equal share of the cores of this machine. */
+export interface DeploymentSetup {
+  /** Keys of the model in model.yaml beside its name, one a line. */
+  model: readonly string[];
+  replicas: number;
+  /** Of each replica. Higher: more KV than the clients fill. */
+  memory_gb: number;
+  /** Where the programs of the engine are, if it has any. */
+  engine_bin?: string;
+}
+
 /** A deployment that serves, from `deploy` to `stop`, with a home of its own. */
 export class Deployment implements AsyncDisposable {
+  /** Its gateway. */
   readonly endpoint: Endpoint;
-  readonly engines: readonly EngineCommand[];
   readonly #home: Home;
 
-  private constructor(home: Home, endpoint: Endpoint, engines: readonly EngineCommand[]) {
+  private constructor(home: Home, endpoint: Endpoint) {
     this.#home = home;
     this.endpoint = endpoint;
-    this.engines = engines;
   }
 
-  /**
-   * @param replicas each with an equal share of the cores of this machine
-   * @throws Error: the words of `deploy`
-   */
-  static async open(model_folder: string, engine_bin: string, replicas: number): Promise<Deployment> {
+  /** @throws Error: the words of `deploy` */
+  static async open(setup: DeploymentSetup): Promise<Deployment> {
     const home = temporaryHome();
-    const env = { PATH: `${engine_bin}:${process.env.PATH}`, HPCSERVE_SITE: join(home.folder, 'site.yaml') };
+    const path = [setup.engine_bin, process.env.PATH].filter((folder) => folder !== undefined).join(':');
+    const env = { PATH: path, HPCSERVE_SITE: join(home.folder, 'site.yaml') };
     try {
-      writeFileSync(env.HPCSERVE_SITE, siteOf(replicas));
-      writeFileSync(join(home.folder, 'model.yaml'), modelOf(model_folder, replicas));
+      writeFileSync(env.HPCSERVE_SITE, siteOf(setup));
+      writeFileSync(join(home.folder, 'model.yaml'), modelOf(setup));
       const { code, stdout, stderr } = await home.run(['deploy', 'model.yaml', '--timeout', '15m'], {
         env,
         timeout_ms: 1_000_000,
@@ -43,9 +48,7 @@ export class Deployment implements AsyncDisposable {
       if (code !== 0) throw new Error(`deploy ended with ${code}:\n${stderr}${stdout}`);
       const [, url] = /^URL +(\S+)$/m.exec(stdout)!;
       const [, key] = /^key +(\S+)$/m.exec(stdout)!;
-      const engines = engineCommands(model_folder);
-      if (engines.length !== replicas) throw new Error(`${engines.length} engines serve, not ${replicas}`);
-      return new Deployment(home, { urls: [url!], key: key!, model }, engines);
+      return new Deployment(home, { servers: [{ url: url!, key: key! }], model });
     } catch (error) {
       await end(home);
       throw error;
@@ -79,29 +82,24 @@ async function end(home: Home): Promise<void> {
 }
 
 /** One node whose cores are so many devices. */
-function siteOf(devices: number): string {
-  const cores = Math.max(1, Math.floor(availableParallelism() / devices));
+function siteOf({ replicas, memory_gb }: DeploymentSetup): string {
+  const cores = Math.max(1, Math.floor(availableParallelism() / replicas));
   return `name: bench
 kind: local
 node_kinds:
   - name: this-machine
     count: 1
     interconnect: none
-    devices: [{ kind: cpu, model: CPU, count: ${devices}, memory_gb: ${memory_gb}, cores: ${cores} }]
-    cpus: ${cores * devices}
-    memory_gb: ${(memory_gb + agent_gb) * devices}
+    devices: [{ kind: cpu, model: CPU, count: ${replicas}, memory_gb: ${memory_gb}, cores: ${cores} }]
+    cpus: ${cores * replicas}
+    memory_gb: ${(memory_gb + agent_gb) * replicas}
 `;
 }
 
-function modelOf(model_folder: string, replicas: number): string {
+function modelOf(setup: DeploymentSetup): string {
+  const lines = [...setup.model, `replicas: ${setup.replicas}`].map((line) => `    ${line}\n`);
   return `name: bench
 models:
   - name: ${model}
-    source: ${model_folder}
-    engine: vllm
-    precision: bf16
-    context_tokens: 2048
-    engine_args: [--enforce-eager]
-    replicas: ${replicas}
-`;
+${lines.join('')}`;
 }

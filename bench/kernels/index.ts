@@ -1,30 +1,35 @@
 /**
  * Our products for CPUs beside ggml's own: the same type and shape, the same threads of the same pool, alternating,
- * with weights that come from memory. Shapes are those of Llama-3.2-1B. Arguments: `--threads N` (default: all, at most
+ * with weights that come from memory. Shapes are those of Llama-3.2-1B, and a quarter of the experts of a layer of
+ * Qwen3-30B-A3B. Arguments: `--threads N` (default: all, at most
  * 16), `--rounds N` (default 5; the best counts), `--type BF16|F16|Q4_0|Q8_0|Q4_K|Q6_K` (default all),
- * `--torch PYTHON` (one with torch: oneDNN's BF16 product on the same cores).
+ * `--matrix NAME` (part of a name of a matrix),
+ * `--torch PYTHON` (one with torch, for oneDNN's BF16 product on the same cores; default: one that is at hand).
  */
-import { execFileSync } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
 import { CpuCompute } from '../../agent/backend/cpu/cpu-compute.ts';
 import { KernelChoice } from '../../agent/engine/kernel-choice.ts';
-import { TimedProduct } from '../../agent/engine/timed-product.ts';
+import { type TimedMatrix, TimedProduct } from '../../agent/engine/timed-product.ts';
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
 import { type PackedProducts, packedProducts } from '../../native/packed-products.ts';
 import { ProofCache } from '../../native/proof-cache.ts';
 import type { Pointer } from '../../native/signature.ts';
+import { pythonWith } from '../../test/engines/environments.ts';
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { onednnRates } from './onednn.ts';
 
 const types = ['BF16', 'F16', 'Q4_0', 'Q8_0', 'Q4_K', 'Q6_K'];
 const row_counts = [1, 4, 16, 64, 128, 512];
 /** n × k. */
-const matrices = [
+const all_matrices: readonly TimedMixture[] = [
   { what: 'Q, K and V', n: 3072, k: 2048 },
   { what: 'attention output', n: 2048, k: 2048 },
   { what: 'gate and up', n: 16384, k: 2048 },
   { what: 'down', n: 2048, k: 8192 },
+  { what: 'experts, gate or up', n: 768, k: 2048, experts: 32, used: 8 },
+  { what: 'experts, down', n: 2048, k: 768, experts: 32, used: 8 },
 ];
 /** More than the second caches hold; fewer for many rows, whose weights are used often. */
 const weight_bytes = { few_rows: 256e6, many_rows: 64e6 };
@@ -37,18 +42,25 @@ interface Settings {
   packed: PackedProducts;
   compute: CpuCompute;
   rounds: number;
+  matrices: readonly TimedMixture[];
   /** GFLOP/s of oneDNN by `key`, where it was measured. */
   onednn: ReadonlyMap<string, number>;
 }
 
-interface ProductShape {
-  type: string;
+/** A matrix, or those of experts of which each row takes some. */
+interface TimedMixture {
+  what: string;
   n: number;
   k: number;
+  experts?: number;
+  used?: number;
+}
+
+interface ProductShape extends TimedMatrix {
   m: number;
 }
 
-const flops = ({ n, k, m }: ProductShape): number => 2 * n * k * m;
+const flops = ({ n, k, m, used = 1 }: ProductShape): number => 2 * n * k * m * used;
 const key = ({ n, k, m }: ProductShape): string => [n, k, m].join();
 
 /** GFLOP/s of each layout, in turns. */
@@ -72,21 +84,23 @@ function compare(
 }
 
 function measure(settings: Settings, type: string, log: (line: string) => void): BenchResult[] {
-  const { ggml, packed, onednn } = settings;
+  const { ggml, packed, onednn, matrices } = settings;
   const choice = new KernelChoice(ggml, ProofCache.open(ggml));
   const results: BenchResult[] = [];
-  for (const { what, n, k } of matrices) {
-    const weight = { name: what, type, shape: [k, n], use: 'matrix' as const, parts: [] };
+  for (const { what, n, k, experts, used } of matrices) {
+    const mixture = experts === undefined ? {} : { experts, used: used! };
+    const use = experts === undefined ? ('matrix' as const) : ('experts' as const);
+    const weight = { name: what, type, shape: [k, n, experts ?? 1], use, parts: [] };
     const theirLayout = choice.bufferTypeFor(weight, 'ggml') ?? ggml.ggml_backend_cpu_buffer_type()!;
     const peer = `ggml ${ggml.ggml_backend_buft_name(theirLayout)}`;
     for (const m of row_counts) {
-      const shape = { type, n, k, m };
+      const shape = { type, n, k, m, ...mixture };
       const [own, other] = compare(settings, shape, [packed.bufferType, theirLayout]) as [number, number];
       log(`${type} ${what}, ${m} rows: ${own.toFixed(0)} / ${other.toFixed(0)} GFLOP/s`);
       const row = { what: `${type} ${what} (${n} × ${k}), ${m} rows`, unit: 'GFLOP/s', ours: own };
       const ratio = own / other;
       results.push({ ...row, peer, theirs: other, ratio, bar: `ratio ≥ ${bar}`, holds: ratio >= bar });
-      const reference = type === 'BF16' ? onednn.get(key(shape)) : undefined;
+      const reference = type === 'BF16' && experts === undefined ? onednn.get(key(shape)) : undefined;
       if (reference === undefined) continue;
       const share = own / reference;
       const judged = { ratio: share, bar: `ratio ≥ ${onednn_bar}`, holds: share >= onednn_bar };
@@ -96,37 +110,20 @@ function measure(settings: Settings, type: string, log: (line: string) => void):
   return results;
 }
 
-/** The same product in torch, by as many matrices in turn; prints GFLOP/s of each shape. */
-const torchProgram = `
-import sys, time, json, torch
-shapes, threads, rounds = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-torch.set_num_threads(threads)
-found = []
-with torch.inference_mode():
-  for n, k, m, weight_bytes in shapes:
-    count = max(1, round(weight_bytes / (2 * n * k)))
-    layers = [torch.nn.Linear(k, n, bias=False, dtype=torch.bfloat16) for _ in range(count)]
-    x = torch.randn(m, k, dtype=torch.bfloat16)
-    best = 1e9
-    for _ in range(rounds + 1):
-      start = time.perf_counter()
-      for layer in layers: layer(x)
-      best = min(best, (time.perf_counter() - start) / count)
-    found.append(2 * n * k * m / best / 1e9)
-print(json.dumps(found))
-`;
-
-function measureTorch(python: string, threads: number, rounds: number): Map<string, number> {
-  const shapes = matrices.flatMap(({ n, k }) => row_counts.map((m) => ({ type: 'BF16', n, k, m })));
-  const asked = shapes.map(({ n, k, m }) => {
-    const bytes = m <= few_rows_max ? weight_bytes.few_rows : weight_bytes.many_rows;
-    return [n, k, m, bytes];
-  });
-  const args = ['-c', torchProgram, JSON.stringify(asked), String(threads), String(rounds)];
-  const found: unknown = JSON.parse(execFileSync(python, args, { encoding: 'utf8' }));
-  if (!Array.isArray(found) || found.length !== shapes.length)
-    throw new Error(`${python} printed no figures`);
-  return new Map(shapes.map((shape, index) => [key(shape), Number(found[index])]));
+/** @returns GFLOP/s of oneDNN by `key` */
+function measureOnednn(
+  python: string,
+  { threads, rounds, matrices }: { threads: number; rounds: number; matrices: readonly TimedMixture[] },
+): Map<string, number> {
+  const dense = matrices.filter(({ experts }) => experts === undefined);
+  const shapes = dense.flatMap(({ n, k }) =>
+    row_counts.map((m) => {
+      const bytes = m <= few_rows_max ? weight_bytes.few_rows : weight_bytes.many_rows;
+      return { type: 'BF16', n, k, m, weight_bytes: bytes };
+    }),
+  );
+  const rates = onednnRates(python, shapes, threads, rounds);
+  return new Map(shapes.map((shape, index) => [key(shape), rates[index]!]));
 }
 
 async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
@@ -136,6 +133,7 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
       threads: { type: 'string', default: String(Math.min(16, availableParallelism())) },
       rounds: { type: 'string', default: '5' },
       type: { type: 'string', multiple: true, default: [...types] },
+      matrix: { type: 'string', default: '' },
       torch: { type: 'string' },
     },
   });
@@ -149,11 +147,17 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   const threads = Number(values.threads);
   const rounds = Number(values.rounds);
   log(`${threads} threads, ${packed.set.name}`);
+  const python = values.torch ?? pythonWith(['torch']).found;
+  if (python === undefined) log('oneDNN is left out: no Python has torch here (npm run engines -- vllm)');
+  const matrices = all_matrices.filter(({ what }) => what.includes(values.matrix));
+  const hasBf16 = values.type.includes('BF16');
   const onednn =
-    values.torch === undefined ? new Map<string, number>() : measureTorch(values.torch, threads, rounds);
+    python === undefined || !hasBf16
+      ? new Map<string, number>()
+      : measureOnednn(python, { threads, rounds, matrices });
   const compute = new CpuCompute(ggml, { threads, fixed_paths: false });
   try {
-    const settings = { ggml, packed, compute, rounds, onednn };
+    const settings = { ggml, packed, compute, rounds, matrices, onednn };
     return types.filter((type) => values.type.includes(type)).flatMap((type) => measure(settings, type, log));
   } finally {
     compute.free();

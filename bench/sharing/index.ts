@@ -9,11 +9,12 @@ import {
   measuredProfile,
 } from '../../solver/sharing-simulator/measured-iterations.ts';
 import type { SharingReport } from '../../solver/sharing-simulator/outcome.ts';
+import { simulatedProfile } from '../../solver/sharing-simulator/simulated-iterations.ts';
 import { replicaModels } from '../../solver/sharing-simulator/testbed.ts';
 import { iterationRows, requireTruth } from '../calibrate/tables.ts';
 import type { Bench, BenchResult } from '../result.ts';
 import { processBench } from './processes.ts';
-import { ablations, growthChoices, type System, systems } from './systems.ts';
+import { ablations, cpuKernels, growthChoices, type System, systems } from './systems.ts';
 import { type ValidationSpeed, validationSpeed } from './validation-speed.ts';
 import { publishedWorkload, quantileWorkload, seededWorkload, type Workload } from './workloads.ts';
 
@@ -41,6 +42,7 @@ export const sharingBench: Bench = {
     log(`requests: ${workload.origin}`);
     // What is missing is said before an hour has passed.
     requireTruth();
+    if (args.includes('--only-kernels')) return kernels(workload, log);
     return [
       ...speeds(log),
       ...(await processBench(log)),
@@ -49,6 +51,7 @@ export const sharingBench: Bench = {
       ...(workload.seeded ? growthShares(workload, log) : []),
       ...mixed(workload, log),
       ...parts(workload, log),
+      ...kernels(workload, log),
     ];
   },
 };
@@ -251,6 +254,43 @@ function parts(workload: Workload, log: (line: string) => void): BenchResult[] {
       });
   }
   return results;
+}
+
+/** What CPUs are worth hangs on what multiplies there: the paper's comparison with other kernels. */
+function kernels(workload: Workload, log: (line: string) => void): BenchResult[] {
+  return bases.flatMap((base) => {
+    const models = replicaModels([base], 128);
+    const requests = workload.draw(128, seeds.chosen_on[0]);
+    const gpus = systems['exclusive GPUs'](models, requests);
+    const rows = Object.entries(cpuKernels).map(([name, { kernels: by, ours, peer }]) => {
+      const profile = by ? simulatedProfile(base, by) : measuredProfile(base, 'xeon-32core-amx');
+      log(
+        `${base} on 32 cores, ${name}: prompt of 512 in ${profile.prefill_ms(512).toFixed(0)} ms, step of 1 and of 16 with 1,024 tokens each ${profile.decode_ms(1, 1024).toFixed(0)} and ${profile.decode_ms(16, 1024).toFixed(0)} ms`,
+      );
+      return { name, ours: ours(models, requests), peer: peer(models, requests) };
+    });
+    log(
+      table([
+        { name: 'exclusive GPUs', ...gpus },
+        ...rows.flatMap(({ name, ours, peer }) => [
+          { name: `exclusive GPUs and CPUs; ${name}`, ...peer },
+          { name: `ours; ${name}`, ...ours },
+        ]),
+      ]),
+    );
+    return rows.map(
+      ({ name, ours }): BenchResult => ({
+        what: `128 × ${base}, ${name}`,
+        unit: `of ${requests.length}`,
+        ours: ours.met,
+        peer: 'exclusive GPUs',
+        theirs: gpus.met,
+        ratio: ours.met / gpus.met,
+        bar: '',
+        holds: null,
+      }),
+    );
+  });
 }
 
 function table(rows: readonly ({ name: string } & SharingReport)[]): string {

@@ -5,6 +5,7 @@ import { defaultSharingSettings, type SharingSettings } from '../../solver/shari
 import { ExclusiveServing } from '../../solver/sharing-simulator/exclusive-serving.ts';
 import { report, type SharingReport } from '../../solver/sharing-simulator/outcome.ts';
 import { SharedServing, type SharedServingOptions } from '../../solver/sharing-simulator/shared-serving.ts';
+import type { SimulatedKernels } from '../../solver/sharing-simulator/simulated-iterations.ts';
 import { type TestbedModel, testbed } from '../../solver/sharing-simulator/testbed.ts';
 import type { WorkloadRequest } from '../../solver/sharing-simulator/workload.ts';
 
@@ -17,10 +18,10 @@ const keep_alive_ms = 1000;
 
 export type System = (models: readonly TestbedModel[], requests: readonly WorkloadRequest[]) => SharingReport;
 
-function exclusive(cpus: number): System {
+function exclusive(cpus: number, kernels?: SimulatedKernels): System {
   return (models, requests) => {
     const serving = new ExclusiveServing({
-      devices: testbed({ ...counts, cpus }),
+      devices: testbed({ ...counts, cpus, kernels }),
       models,
       keep_alive_ms,
       noise,
@@ -34,6 +35,7 @@ interface Changes {
   settings?: Partial<SharingSettings>;
   cpus?: number;
   gpus?: number;
+  kernels?: SimulatedKernels | undefined;
   instances_max?: number;
   turns?: SharedServingOptions['turns'];
   parking?: false;
@@ -42,7 +44,11 @@ interface Changes {
 function shared(changes: Changes = {}): System {
   return (models, requests) => {
     const serving = new SharedServing({
-      devices: testbed({ cpus: changes.cpus ?? counts.cpus, gpus: changes.gpus ?? counts.gpus }),
+      devices: testbed({
+        cpus: changes.cpus ?? counts.cpus,
+        gpus: changes.gpus ?? counts.gpus,
+        kernels: changes.kernels,
+      }),
       models,
       settings: { ...defaultSharingSettings, keep_alive_ms, ...changes.settings },
       noise,
@@ -63,6 +69,23 @@ export const systems = {
   'exclusive GPUs and CPUs': exclusive(counts.cpus),
   ours: shared(),
 } as const satisfies Record<string, System>;
+
+/** Ours on CPUs of other kernels, and exclusive devices with the same. */
+export const cpuKernels: Readonly<
+  Record<string, { kernels?: SimulatedKernels | undefined; ours: System; peer: System }>
+> = Object.fromEntries(
+  (
+    [
+      ['OpenVINO, as the authors measured it', undefined],
+      ['ggml’s kernels, Q8_0', { engine: 'llamacpp', weights: 'q8_0' }],
+      ['our kernels, Q8_0', { engine: 'native', weights: 'q8_0' }],
+      ['our kernels, BF16', { engine: 'native', weights: 'bf16' }],
+    ] as const
+  ).map(([name, kernels]) => [
+    name,
+    { kernels, ours: shared({ kernels }), peer: exclusive(counts.cpus, kernels) },
+  ]),
+);
 
 /** Only what the paper describes: what this project adds is switched off. */
 const asPublished: Partial<SharingSettings> = {

@@ -10,10 +10,8 @@ import { progressView } from '../progress/view.ts';
 import { openSite } from '../site-session.ts';
 import { parseSince } from './usage.ts';
 
-export function registerBackfill(program: Command, context: CliContext): void {
-  program
-    .command('backfill')
-    .description('Put replicas on idle preemptible nodes, and give them back')
+export function registerBackfill(command: Command, context: CliContext): void {
+  command
     .option('--once', 'look once and act, then end: for cron')
     .option('--report', 'only show what was gained from idle nodes')
     .option(

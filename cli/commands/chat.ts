@@ -28,10 +28,8 @@ const chunkSchema = z.looseObject({
   error: z.looseObject({ message: z.string() }).optional(),
 });
 
-export function registerChat(program: Command, context: CliContext): void {
-  program
-    .command('chat <model> [prompt...]')
-    .description('Ask a model one thing and stream its answer; the prompt may come from stdin')
+export function registerChat(command: Command, context: CliContext): void {
+  command
     .option('--url <url>', 'base URL of a gateway, instead of that of the site')
     .option('--system <text>', 'system message')
     .option('--max-tokens <count>', 'longest answer', parseNumber)

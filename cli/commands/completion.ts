@@ -1,17 +1,17 @@
-import { Argument, type Command } from 'commander';
+import type { Command } from 'commander';
 import { DeploymentStore } from '../../control/state/deployment-store.ts';
-import { listSites } from '../../control/state/site-files.ts';
+import { listSites } from '../../control/state/site-list.ts';
+import type { CommandTree } from '../command-tree.ts';
 import type { CliContext } from '../context.ts';
-import { openSite, sitePlaces } from '../site-session.ts';
+import { sitePlaces } from '../site-places.ts';
+import { openSite } from '../site-session.ts';
 
 /** Commands whose argument is the name of a deployment. */
 const takesDeployment = ['status', 'stop', 'logs'];
 
-export function registerCompletion(program: Command, context: CliContext): void {
-  program
-    .command('completion')
-    .description('Print a script for shell completion: commands, options, deployments, sites')
-    .addArgument(new Argument('<shell>').choices(['bash', 'zsh', 'fish']))
+export function registerCompletion(command: Command, context: CliContext): void {
+  command.registeredArguments[0]!.choices(['bash', 'zsh', 'fish']);
+  command
     .addHelpText(
       'after',
       `
@@ -21,13 +21,15 @@ Examples:
   $ hpcserve completion fish > ~/.config/fish/completions/hpcserve.fish`,
     )
     .action((shell: 'bash' | 'zsh' | 'fish') => context.write(scripts[shell]));
-  program
-    .command('__complete', { hidden: true })
-    .argument('[words...]')
+}
+
+/** What the scripts ask at each press of the key. */
+export function registerComplete(command: Command, context: CliContext, tree: CommandTree): void {
+  command
     .allowUnknownOption()
     .helpOption(false)
-    .action((words: string[]) => {
-      for (const word of complete(program, context, words)) context.out(word);
+    .action(async (words: string[]) => {
+      for (const word of await complete(tree, context, words)) context.out(word);
     });
 }
 
@@ -35,13 +37,19 @@ Examples:
  * Words that may stand where the last one is being typed.
  * @param words what is typed after `hpcserve`, the last one perhaps empty.
  */
-export function complete(program: Command, context: CliContext, words: readonly string[]): string[] {
+export async function complete(
+  { program, load }: CommandTree,
+  context: CliContext,
+  words: readonly string[],
+): Promise<string[]> {
   const typed = words.at(-1) ?? '';
   const before = words.slice(0, -1);
   let command = program;
   for (const word of before) {
     const next = command.commands.find((each) => each.name() === word);
-    if (next) command = next;
+    if (!next) continue;
+    await load(next);
+    command = next;
   }
   const candidates = candidatesFor(program, command, context, before.at(-1), typed);
   return candidates.filter((word) => word.startsWith(typed)).sort();

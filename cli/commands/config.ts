@@ -4,20 +4,17 @@ import { Configuration } from '../config/configuration.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
 
-export function registerConfig(program: Command, context: CliContext): void {
-  const config = program
-    .command('config')
-    .description('Show settings and where each comes from')
-    .addHelpText(
-      'after',
-      `
+export function registerConfig(command: Command, context: CliContext): void {
+  const config = command.addHelpText(
+    'after',
+    `
 Strongest first: flags, environment (HPCSERVE_…), ./hpcserve.yaml, config.yaml of your configuration folder
 ($XDG_CONFIG_HOME/hpcserve), /etc/hpcserve/config.yaml, built-in defaults.
 
 Examples:
   $ hpcserve config show
   $ hpcserve config explain slurm.account`,
-    );
+  );
   registerShow(config, context);
   registerExplain(config, context);
 }

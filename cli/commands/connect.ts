@@ -21,10 +21,8 @@ const again_ms = { first: 500, most: 30_000 };
 /** What `hpcserve endpoint --json` prints there, as far as it is used here. */
 const endpointSchema = z.object({ url: z.string(), key: z.string(), ca: z.string().optional() });
 
-export function registerConnect(program: Command, context: CliContext): void {
-  program
-    .command('connect')
-    .description('Bring the gateway of a site over ssh to a port of this machine, through drops')
+export function registerConnect(command: Command, context: CliContext): void {
+  command
     .option('--port <port>', 'port here (default: the gateway’s own, else any free one)', Number)
     .addHelpText(
       'after',

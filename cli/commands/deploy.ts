@@ -26,11 +26,9 @@ interface DeployOptions {
   sites?: string[];
 }
 
-export function registerDeploy(program: Command, context: CliContext): void {
-  const command = addSlurmOptions(
-    program
-      .command('deploy <file>')
-      .description('Submit the deployment of a model.yaml, follow it until it serves, print URL and key')
+export function registerDeploy(command: Command, context: CliContext): void {
+  addSlurmOptions(
+    command
       .option('-y, --yes', 'do not ask before running jobs are replaced')
       .option('-d, --detach', 'return when everything is submitted')
       .option('--timeout <time>', 'give up waiting after this time (90s, 10m, 2h); jobs go on', parseSeconds)

@@ -10,6 +10,7 @@ import {
   checkAddons,
   checkCpuKernels,
   checkEngineNetworks,
+  checkFabric,
   checkNativeLibrary,
   checkNode,
   checkPrograms,
@@ -35,10 +36,8 @@ const statusStyle: Record<CheckStatus, StyleName> = {
   SKIPPED: 'dim',
 };
 
-export function registerDoctor(program: Command, context: CliContext): void {
-  program
-    .command('doctor')
-    .description('Check this machine, the site config, Slurm, the gateway and the deployments')
+export function registerDoctor(command: Command, context: CliContext): void {
+  command
     .addHelpText(
       'after',
       `
@@ -77,6 +76,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
     ...checkAccelerators(loaded, context.environment),
     checkCpuKernels(),
     ...checkEngineNetworks(loaded),
+    ...(await checkFabric(loaded)),
     ...(await checkEngines(loaded, context.environment)),
     ...checkStateFolder(loaded),
     ...checkScratch(loaded, (text) => expandSitePath(text, context.environment)),

@@ -6,10 +6,8 @@ import { openEndpoint } from '../site-session.ts';
 /** Where clients look for further authorities: those of Python (OpenSSL) and of Node. */
 const caVariables = ['SSL_CERT_FILE', 'NODE_EXTRA_CA_CERTS'];
 
-export function registerEndpoint(program: Command, context: CliContext): void {
-  program
-    .command('endpoint')
-    .description('Print the base URL for OpenAI clients')
+export function registerEndpoint(command: Command, context: CliContext): void {
+  command
     .option('--url <url>', 'base URL of a gateway, instead of that of the site')
     .option('--env', 'print OPENAI_BASE_URL and OPENAI_API_KEY as lines for a shell')
     .addHelpText(

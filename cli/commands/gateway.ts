@@ -16,13 +16,10 @@ interface StartOptions {
   port?: number;
 }
 
-export function registerGateway(program: Command, context: CliContext): void {
-  const gateway = program
-    .command('gateway')
-    .description('Start, list and stop further gateways of the site')
-    .addHelpText(
-      'after',
-      `
+export function registerGateway(command: Command, context: CliContext): void {
+  const gateway = command.addHelpText(
+    'after',
+    `
 \`deploy\` starts the first one. All of them serve the same models to the same keys; each has a URL of its own, and
 goes on when another ends.
 
@@ -30,7 +27,7 @@ Examples:
   $ hpcserve gateway start --host login2.cluster
   $ hpcserve gateway list
   $ hpcserve gateway stop 2`,
-    );
+  );
   registerStart(gateway, context);
   registerList(gateway, context);
   registerStop(gateway, context);

@@ -19,10 +19,8 @@ interface InitOptions {
   stdout?: true;
 }
 
-export function registerInit(program: Command, context: CliContext): void {
-  program
-    .command('init')
-    .description('Write a commented site config from what this machine and its Slurm say of themselves')
+export function registerInit(command: Command, context: CliContext): void {
+  command
     .option('--local', 'for this machine alone, even where there is Slurm')
     .option('-o, --output <file>', 'where to write it; default: sites/NAME.yaml of your configuration folder')
     .option('--stdout', 'print it instead of writing it')

@@ -6,10 +6,8 @@ import type { CliContext } from '../context.ts';
 import { progressView } from '../progress/view.ts';
 import { openSite } from '../site-session.ts';
 
-export function registerKeep(program: Command, context: CliContext): void {
-  program
-    .command('keep')
-    .description('Look after all deployments of the site: successors before time limits, replacements')
+export function registerKeep(command: Command, context: CliContext): void {
+  command
     .option('--once', 'look once and act, then end: for cron')
     .addHelpText(
       'after',

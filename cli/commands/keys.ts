@@ -8,20 +8,17 @@ import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
 import { credentialFile } from '../site-session.ts';
 
-export function registerKeys(program: Command, context: CliContext): void {
-  const keys = program
-    .command('keys')
-    .description('Make, list and revoke API keys of the gateway')
-    .addHelpText(
-      'after',
-      `
+export function registerKeys(command: Command, context: CliContext): void {
+  const keys = command.addHelpText(
+    'after',
+    `
 For who deployed the gateway: its admin token lies in the state folder, readable by you alone.
 
 Examples:
   $ hpcserve keys create alice
   $ hpcserve keys list
   $ hpcserve keys revoke key_0ab…`,
-    );
+  );
   registerCreate(keys, context);
   registerSet(keys, context);
   registerList(keys, context);

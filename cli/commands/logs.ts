@@ -28,10 +28,8 @@ const follow_ms = 1_000;
 /** Most bytes of one file printed in one look; the rest follows at the next. */
 const chunk_bytes = 1024 * 1024;
 
-export function registerLogs(program: Command, context: CliContext): void {
-  program
-    .command('logs [name]')
-    .description('Show the logs of a deployment: job, node agents, engines')
+export function registerLogs(command: Command, context: CliContext): void {
+  command
     .option('-f, --follow', 'keep printing what is added; Ctrl-C ends')
     .option('--node <name>', 'only of this node')
     .option('--unit <name>', 'only of this replica (see status)')

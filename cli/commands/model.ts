@@ -6,19 +6,16 @@ import { registerModelInspect } from './model-inspect.ts';
 import { registerModelPull } from './model-pull.ts';
 import { registerModelSynth } from './model-synth.ts';
 
-export function registerModelCommands(program: Command, context: CliContext): void {
-  const model = program
-    .command('model')
-    .description('Inspect, check, download and synthesize model files')
-    .addHelpText(
-      'after',
-      `
+export function registerModelCommands(command: Command, context: CliContext): void {
+  const model = command.addHelpText(
+    'after',
+    `
 Examples:
   $ hpcserve model inspect model.gguf
   $ hpcserve model check hf:org/name
   $ hpcserve model pull hf:org/name
   $ hpcserve model synth tiny.gguf --preset tiny-llama`,
-    );
+  );
   registerModelInspect(model, context);
   registerModelCheck(model, context);
   registerModelPull(model, context);

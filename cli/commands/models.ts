@@ -6,13 +6,8 @@ import { formatTable } from '../format/table.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
 import { openEndpoint } from '../site-session.ts';
 
-export function registerModels(program: Command, context: CliContext): void {
-  addMeshOptions(
-    program
-      .command('models')
-      .description('List the models that the gateway answers for')
-      .option('--url <url>', 'base URL of a gateway, instead of that of the site'),
-  )
+export function registerModels(command: Command, context: CliContext): void {
+  addMeshOptions(command.option('--url <url>', 'base URL of a gateway, instead of that of the site'))
     .addHelpText(
       'after',
       `

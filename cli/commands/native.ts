@@ -18,17 +18,14 @@ import {
 } from '../native/add-backend.ts';
 import { openSite } from '../site-session.ts';
 
-export function registerNative(program: Command, context: CliContext): void {
-  const native = program
-    .command('native')
-    .description('Show the native engine’s libraries, and add a backend for GPUs')
-    .addHelpText(
-      'after',
-      `
+export function registerNative(command: Command, context: CliContext): void {
+  const native = command.addHelpText(
+    'after',
+    `
 Examples:
   $ hpcserve native list
   $ hpcserve native add cuda`,
-    );
+  );
   registerList(native, context);
   registerAdd(native, context);
 }

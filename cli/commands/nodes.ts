@@ -17,12 +17,8 @@ import { formatTable } from '../format/table.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
 import { openEndpoint, openSession } from '../site-session.ts';
 
-export function registerNodes(program: Command, context: CliContext): void {
-  addMeshOptions(
-    program
-      .command('nodes')
-      .description('Show the kinds of nodes of the site, and the nodes that serve models now'),
-  )
+export function registerNodes(command: Command, context: CliContext): void {
+  addMeshOptions(command)
     .addHelpText(
       'after',
       `

@@ -41,11 +41,9 @@ interface PlanOptions {
   question?: true;
 }
 
-export function registerPlan(program: Command, context: CliContext): void {
-  const command = addSlurmOptions(
-    program
-      .command('plan <file>')
-      .description('Show what deploy would run where, and why')
+export function registerPlan(command: Command, context: CliContext): void {
+  addSlurmOptions(
+    command
       .option('--explain', 'also show what was rejected and by which constraint, and all that came close')
       .addOption(objectiveOption())
       .option('--deadline <time>', 'look this long for a better plan (500ms, 10s; default 5s)', parseSeconds)

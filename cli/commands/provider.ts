@@ -4,10 +4,8 @@ import { ownUser } from '../../host/own-user.ts';
 import type { CliContext } from '../context.ts';
 import { openSite } from '../site-session.ts';
 
-export function registerProvider(program: Command, context: CliContext): void {
-  program
-    .command('provider')
-    .description('Show who you are to others of the mesh: your name and the fingerprint of your key')
+export function registerProvider(command: Command, context: CliContext): void {
+  command
     .addHelpText(
       'after',
       `

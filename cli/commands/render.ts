@@ -10,11 +10,9 @@ import { describeEvent } from '../progress/describe-event.ts';
 import { openSession, readSpec } from '../site-session.ts';
 import { addSlurmOptions } from '../slurm-options.ts';
 
-export function registerRender(program: Command, context: CliContext): void {
+export function registerRender(command: Command, context: CliContext): void {
   addSlurmOptions(
-    program
-      .command('render <file>')
-      .description('Print the job scripts that deploy would submit, without submitting')
+    command
       .option('--output-script <folder>', 'write each script and its launch file there instead')
       .option('--offline', 'do not ask Slurm; plan from the site config alone'),
   )

@@ -29,12 +29,8 @@ interface RunOptions {
 /** Time between two looks at what the agent says of itself, ms. */
 const look_ms = 250;
 
-export function registerRun(program: Command, context: CliContext): void {
-  program
-    .command('run [command...]')
-    .description(
-      'Serve with a command of yours, here and now; or lend this node to the deployments of the site',
-    )
+export function registerRun(command: Command, context: CliContext): void {
+  command
     .option('--model <name>', 'with a command: name under which clients ask for it')
     .option('--context <tokens>', 'with a command: longest sequence', atLeast(16), 4096)
     .option('--max-sequences <number>', 'with a command: requests at the same time', atLeast(1), 256)

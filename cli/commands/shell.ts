@@ -10,10 +10,8 @@ interface ShellOptions {
   unit?: string;
 }
 
-export function registerShell(program: Command, context: CliContext): void {
-  program
-    .command('shell <deployment|node> [command...]')
-    .description('A shell on a node of a deployment, in its job, beside what runs there')
+export function registerShell(command: Command, context: CliContext): void {
+  command
     .option('--node <name>', 'of a deployment with several nodes')
     .option('--unit <name>', 'the node of this replica (see status)')
     .addHelpText(

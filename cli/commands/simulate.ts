@@ -64,10 +64,8 @@ interface SimulateOptions {
   calibration: boolean;
 }
 
-export function registerSimulate(program: Command, context: CliContext): void {
-  program
-    .command('simulate [file]')
-    .description('Estimate the latency and throughput of a model on devices, without running it')
+export function registerSimulate(command: Command, context: CliContext): void {
+  command
     .option('--model <name>', 'a model of the catalog, instead of a file')
     .requiredOption('--device <name>', 'device of the catalog: A100, GH200, MI300X, Xeon-8480+ …')
     .addOption(new Option('--engine <name>', 'whose behaviour').choices(simulatedEngines).default('vllm'))

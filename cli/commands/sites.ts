@@ -1,24 +1,25 @@
+import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
-import { listSites, readSite } from '../../control/state/site-files.ts';
+import { type ListedSite, listSites, type SitePlaces } from '../../control/state/site-list.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { formatTable } from '../format/table.ts';
-import { sitePlaces } from '../site-session.ts';
+import { sitePlaces } from '../site-places.ts';
 
-export function registerSites(program: Command, context: CliContext): void {
-  program
-    .command('sites')
-    .description('List the site configs that can be named with --site')
+export function registerSites(command: Command, context: CliContext): void {
+  command
     .addHelpText('after', '\nExamples:\n  $ hpcserve sites\n  $ hpcserve sites --json | jq -r .sites[].path')
-    .action(() => {
+    .action(async () => {
       const places = sitePlaces(context);
       const seen = new Set<string>();
-      const sites = listSites(places).map((listed) => {
+      const sites = [];
+      for (const listed of listSites(places)) {
         const hidden = seen.has(listed.name);
         seen.add(listed.name);
-        const description = describe(() => readSite(listed.path, places, undefined).site.description ?? '');
-        return { ...listed, ...(hidden ? { hidden } : {}), description };
-      });
+        const description =
+          listed.origin === 'built in' ? shippedDescription(listed) : await describe(listed, places);
+        sites.push({ ...listed, ...(hidden ? { hidden } : {}), description });
+      }
       if (context.json) return context.out(JSON.stringify({ sites }));
       const rows = sites.map((site) => [
         site.name,
@@ -35,10 +36,16 @@ export function registerSites(program: Command, context: CliContext): void {
     });
 }
 
+/** Tests read those that come along whole; here their line does, without the parts that check what people wrote. */
+function shippedDescription({ path }: ListedSite): string {
+  return /^description: (.+)$/m.exec(readFileSync(path, 'utf8'))?.[1] ?? '';
+}
+
 /** A broken config must not hide the others: its error stands in its line. */
-function describe(read: () => string): string {
+async function describe({ path }: ListedSite, places: SitePlaces): Promise<string> {
+  const { readSite } = await import('../../control/state/site-files.ts');
   try {
-    return read();
+    return readSite(path, places, undefined).site.description ?? '';
   } catch (error) {
     if (error instanceof HpcserveError) return `unusable: ${error.message}`;
     throw error;

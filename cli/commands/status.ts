@@ -17,8 +17,11 @@ import {
 import { loadPhaseWords } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { confirmationLines, expectationLines } from '../format/confirmation.ts';
+import { granularityLines } from '../format/granularity-text.ts';
 import { describeGuarantee } from '../format/guarantee.ts';
+import { kernelLines } from '../format/kernels.ts';
 import { limitLines } from '../format/limits.ts';
+import { moveLines } from '../format/moves.ts';
 import { describeOverSites } from '../format/over-sites.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
@@ -28,12 +31,9 @@ import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
 import { addSitesOption, sitesAsked } from '../sites/named-sites.ts';
 
-export function registerStatus(program: Command, context: CliContext): void {
+export function registerStatus(command: Command, context: CliContext): void {
   addSitesOption(
-    program
-      .command('status [name]')
-      .description('Show what runs, what waits and why, and what went wrong')
-      .option('-w, --watch', 'keep showing it; Ctrl-C ends'),
+    command.option('-w, --watch', 'keep showing it; Ctrl-C ends'),
     'show it of each of several sites',
   )
     .addHelpText(
@@ -42,7 +42,8 @@ export function registerStatus(program: Command, context: CliContext): void {
 Asks Slurm about jobs and nodes and reads what the node agents say of themselves. Works from every login node.
 
 With a name it also holds each replica's node, engine and devices against the plan, and shows how many sequences
-of which length its engine computes at once, and what the plan expects of them. Where something differs it says so, without a name too. With --json each of units has planned,
+of which length its engine computes at once, whose kernels multiply in native engines, and what the plan expects of
+them. Where something differs it says so, without a name too. With --json each of units has planned,
 actual, matches (true, false, or absent while there is nothing to compare) and differences.
 
 Examples:
@@ -144,6 +145,8 @@ function render(
       lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
     for (const line of (report.over_sites ?? []).flatMap((each) => describeOverSites(each, context.now_ms())))
       lines.push(...wrap(line, textWidth(context), 2));
+    for (const line of (report.pipelines ?? []).flatMap((each) => granularityLines(each, context.now_ms())))
+      lines.push(...wrap(printable(line), textWidth(context), 2));
     lines.push(...replanLine(report, context.now_ms()), ...lossLine(report, context.now_ms()));
     lines.push(...report.guarantees.flatMap((each) => wrap(describeGuarantee(each), textWidth(context), 2)));
     for (const reason of report.reasons)
@@ -160,7 +163,8 @@ function render(
     const confirmed = confirmationLines(report, textWidth(context), whole);
     lines.push(...confirmed.map(({ text, alarming }) => (alarming ? style('red', text, colour) : text)));
     if (whole)
-      lines.push(...limitLines(report, textWidth(context)), ...expectationLines(report, textWidth(context)));
+      for (const part of [limitLines, kernelLines, moveLines, expectationLines])
+        lines.push(...part(report, textWidth(context)));
   }
   return lines;
 }
@@ -204,6 +208,7 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
 }
 
 function describeState(unit: UnitStatus, now_ms: number): string {
+  if (unit.state === 'serving' && unit.asleep) return 'serving (asleep)';
   if (unit.state !== 'loading') return unit.state;
   const { phase, loading_since_ms, usual_load_s } = unit;
   const bytes = unit.bytes_total

@@ -19,13 +19,8 @@ interface StopOptions {
   sites?: string[];
 }
 
-export function registerStop(program: Command, context: CliContext): void {
-  addSitesOption(
-    program
-      .command('stop [name]')
-      .description('End a deployment: its jobs, its processes, and the gateway with the last one'),
-    'do so on each of several sites',
-  )
+export function registerStop(command: Command, context: CliContext): void {
+  addSitesOption(command, 'do so on each of several sites')
     .option('--all', 'end all deployments of the site')
     .option('--keep-gateway', 'leave the gateway running')
     .option('--gateway', 'end only the gateways; jobs go on')

@@ -1,12 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Command, Option } from 'commander';
 import type { SharedDevice } from '../../control/gateway/admin.ts';
+import { readGranularityFile, type SeenPipeline } from '../../control/pipelines/granularity-file.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
 import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';
 import { deviceLines } from '../format/device-text.ts';
-import { textWidth } from '../format/wrap.ts';
+import { granularityLines } from '../format/granularity-text.ts';
+import { printable } from '../format/style.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
+import { openSite } from '../site-session.ts';
 import { windowSize } from '../terminal.ts';
 
 interface TopOptions {
@@ -16,10 +20,8 @@ interface TopOptions {
   decisions: string;
 }
 
-export function registerTop(program: Command, context: CliContext): void {
-  program
-    .command('top')
-    .description('Watch the devices that models share: memory, headrooms, and what was decided and why')
+export function registerTop(command: Command, context: CliContext): void {
+  command
     .option('--once', 'show it once')
     .addOption(new Option('--interval <time>', 'how often to look').argParser(parseSeconds).default(2, '2s'))
     .option('--node <name>', 'only this node')
@@ -42,12 +44,14 @@ Examples:
     )
     .action(async (options: TopOptions) => {
       const { admin } = await openAdmin(context);
+      const { layout } = openSite(context);
       let before = new Map<string, DeviceReport>();
       for (;;) {
         const all = await admin.listDevices(context.signal);
         const devices = all.filter(({ node }) => options.node === undefined || node === options.node);
-        if (context.json) context.out(JSON.stringify({ devices }));
-        else show(context, devices, before, options);
+        const pipelines = readGranularityFile(layout);
+        if (context.json) context.out(JSON.stringify({ devices, pipelines }));
+        else show(context, devices, pipelines, before, options);
         if (options.once) return;
         before = new Map(devices.flatMap(({ session_id, report }) => (report ? [[session_id, report]] : [])));
         await sleep(Math.max(500, options.interval * 1000), undefined, { signal: context.signal });
@@ -59,6 +63,7 @@ Examples:
 function show(
   context: CliContext,
   devices: readonly SharedDevice[],
+  pipelines: readonly SeenPipeline[],
   before: ReadonlyMap<string, DeviceReport>,
   { once, decisions }: TopOptions,
 ): void {
@@ -76,6 +81,8 @@ function show(
       before: before.get(device.session_id),
     }),
   ]);
+  for (const line of pipelines.flatMap((each) => granularityLines(each, context.now_ms())))
+    lines.push(...wrap(printable(line), cols, 0));
   if (devices.length === 0) lines.push('no device with native models is in the mesh');
   if (!redraws) {
     for (const line of lines) context.out(line);

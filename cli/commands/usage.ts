@@ -40,10 +40,8 @@ const columns = [
 /** Sums of a key have its name beside its id. */
 type NamedRow = UsageRow & { name?: string };
 
-export function registerUsage(program: Command, context: CliContext): void {
-  program
-    .command('usage')
-    .description('Sum up who used what, from the ledgers of all gateways')
+export function registerUsage(command: Command, context: CliContext): void {
+  command
     .addOption(
       new Option('--by <dimension>', 'what to sum by').choices([...usageDimensions]).default('model'),
     )

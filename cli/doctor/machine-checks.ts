@@ -144,6 +144,19 @@ export function checkCpuKernels(): CheckResult {
     : skipped(check, "not built, since there was no C compiler; engines multiply by ggml's");
 }
 
+/** RDMA between nodes, where KV may go in the clear; said of this machine, whose libfabric may not be that of nodes. */
+export async function checkFabric({ site }: LoadedSite): Promise<CheckResult[]> {
+  if (site.kind === 'local' || !site.network.private_fabric) return [];
+  const check = 'libfabric';
+  const { fabricAbsence, fabricVersion } = await import('../../native/fabric/fabric.ts');
+  const absence = fabricAbsence();
+  return [
+    absence === undefined
+      ? passed(check, `${fabricVersion()}; between nodes that have it, KV goes by RDMA`)
+      : skipped(check, `${absence}; KV goes by sendfile, and by RDMA between nodes that have libfabric`),
+  ];
+}
+
 /** Engines that answer some of their paths without a key, and are therefore run in a network namespace of their own. */
 const engines_apart = ['vllm', 'tgi', 'ollama'] as const;
 

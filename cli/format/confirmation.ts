@@ -50,12 +50,27 @@ export function confirmationLines(
         )
       : [`  as planned: ${known.length} of ${units.length} replicas, device by device`];
   return [
-    ...(whole ? ['', ...list] : []).map((text) => ({ text, alarming: false })),
+    ...(whole ? ['', ...list, ...units.flatMap((unit) => stageLines(unit, width))] : []).map((text) => ({
+      text,
+      alarming: false,
+    })),
     ...(whole || differing.length > 0 ? verdict : []).map((text) => ({
       text,
       alarming: differing.length > 0,
     })),
   ];
+}
+
+/** `stages of cut-0: operators 0-8 on cpu 0 of n0, 9-17 on cpu 1 of n0`; nothing where it is not cut. */
+function stageLines({ unit, stages = [] }: UnitReport, width: number): string[] {
+  if (stages.length === 0) return [];
+  const parts = [...stages]
+    .sort((a, b) => a.stage - b.stage)
+    .map(({ begin, end, device, node, runs }) => {
+      const where = `operators ${begin}-${end - 1} on ${device ?? 'its device'} of ${printable(node)}`;
+      return runs ? where : `${where} (not running)`;
+    });
+  return wrap(`stages of ${unit}: ${parts.join(', ')}`, width, 2);
 }
 
 /** What the plan expects of the replicas; speeds of devices that a CPU stands in for are those of the devices. */

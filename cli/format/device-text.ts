@@ -37,9 +37,11 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
     }),
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
-    ...report.loading.flatMap(({ model, bytes_loaded, bytes_total, bytes_per_s }) => {
+    ...report.loading.flatMap(({ model, bytes_loaded, bytes_total, bytes_per_s, legs }) => {
       const far = `${formatBytes(bytes_loaded)} of ${formatBytes(bytes_total)} at ${formatBytes(bytes_per_s)}/s`;
-      return wrap(`loading ${printable(model)}: ${far}`, options.width, 2);
+      const parts = legs.map((part) => `${printable(part.leg)} ${formatBytes(part.bytes_per_s)}/s`);
+      const by = parts.length > 0 ? ` (a thread: ${parts.join(', ')})` : '';
+      return wrap(`loading ${printable(model)}: ${far}${by}`, options.width, 2);
     }),
     ...(report.resting.length > 0
       ? wrap(

@@ -1,19 +1,11 @@
 /** What engines that run chose, or were told, as `status` says it. */
 import type { DeploymentReport, UnitReport } from '../../control/status.ts';
 import type { EngineLimits } from '../../spec/agent-state.ts';
-import { wrap } from './wrap.ts';
+import { alikeLines } from './alike.ts';
 
 /** One line for replicas whose limits are the same; nothing where no engine has said any yet. */
-export function limitLines({ launches }: DeploymentReport, width: number): string[] {
-  const units = launches.filter(({ superseded }) => !superseded).flatMap((launch) => launch.units);
-  const alike = new Map<string, string[]>();
-  for (const unit of units) {
-    const words = describeLimits(unit);
-    if (words !== undefined) alike.set(words, [...(alike.get(words) ?? []), unit.unit]);
-  }
-  if (alike.size === 0) return [];
-  const lines = [...alike].flatMap(([words, names]) => wrap(`${names.join(', ')}: ${words}`, width, 4));
-  return ['', ...wrap('limits of the engines:', width, 2), ...lines];
+export function limitLines(report: DeploymentReport, width: number): string[] {
+  return alikeLines(report, width, 'limits of the engines:', describeLimits);
 }
 
 function describeLimits({ engine, limits = {} }: UnitReport): string | undefined {

@@ -26,6 +26,7 @@ import { nodeVersion } from './node.ts';
 import { run } from './run.ts';
 import { systemNeeds } from './system-needs.ts';
 import { installTarget } from './target.ts';
+import { installTransferLibraries } from './transfer-libraries.ts';
 
 /** Rooms whose compiled code its processes run; what people type comes as a bundle, tests and benches stay behind. */
 const builtRooms = [
@@ -90,6 +91,7 @@ function main(): void {
     for (const room of builtRooms) copy(join('dist', room), folder);
     // Compiled for this machine's architecture.
     if (arch !== process.arch) rmSync(join(folder, 'dist/native/kernels'), { recursive: true, force: true });
+    const lacking = installTransferLibraries(arch, folder);
     const bundle = join(staging, 'bundle');
     run([process.execPath, join(packageRoot, 'dist/.ci/bundle.js'), bundle], packageRoot);
     cpSync(bundle, join(folder, 'dist/bundle'), {
@@ -116,6 +118,7 @@ function main(): void {
     process.stderr.write(
       `${basename(archive)}: ${(statSync(archive).size / 1e6).toFixed(0)} MB, Node ${nodeVersion}, needs glibc ${glibc.without_engine} (the native engine: ${glibc.all})\n`,
     );
+    if (lacking !== undefined) process.stderr.write(`${basename(archive)}: ${lacking}\n`);
   } finally {
     rmSync(staging, { recursive: true, force: true });
   }

@@ -52,6 +52,14 @@ export function toolchainEnvironment(arch: TargetArchitecture, work: string): No
   };
 }
 
+/** The C compiler as one program without arguments, in an empty folder of the compilation. */
+export function compilerScript(arch: TargetArchitecture, work: string): string {
+  const path = join(work, 'cc');
+  const command = [join(zigFolder(), 'ziglang/zig'), 'cc', ...compilerOptions(arch), '-s'];
+  writeFileSync(path, `#!/bin/sh\nexec ${command.join(' ')} "$@"\n`, { mode: 0o755 });
+  return path;
+}
+
 function zigFolder(): string {
   return madeOnce(`zig-${zigVersion}`, (folder) => {
     const requirements = join(folder, 'requirements.txt');

@@ -59,10 +59,10 @@ export function describeEvent(event: ProgressEvent): string {
       return `${event.deployment} is planned again (${event.trigger}): ${event.because}; ${event.changed ? event.what : `nothing moves: ${event.what}`}`;
     case 'scaled':
       return `${event.deployment}: ${event.model} goes from ${event.from} to ${event.to} replica(s): ${event.because}`;
-    case 'scavenged': {
-      const acts = { submit: 'is submitted for idle nodes', withdraw: 'is withdrawn' }[event.do];
-      return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
-    }
+    case 'refactored':
+      return describeRefactored(event);
+    case 'scavenged':
+      return describeScavenged(event);
     case 'failed':
       return [
         `failed: ${event.error.what}`,
@@ -72,6 +72,17 @@ export function describeEvent(event: ProgressEvent): string {
     case 'stopped':
       return `${event.deployment} is stopped`;
   }
+}
+
+function describeRefactored(event: Extract<ProgressEvent, { kind: 'refactored' }>): string {
+  const { deployment, unit, from, to, duration_ms, pause_ms, because } = event;
+  const took = `in ${formatDuration(duration_ms)}, no token for ${pause_ms.toFixed(0)} ms`;
+  return `${deployment}: ${unit} goes from ${from} to ${to} stages ${took}: ${because}`;
+}
+
+function describeScavenged(event: Extract<ProgressEvent, { kind: 'scavenged' }>): string {
+  const acts = { submit: 'is submitted for idle nodes', withdraw: 'is withdrawn' }[event.do];
+  return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
 }
 
 function describePhase(event: Extract<ProgressEvent, { kind: 'engine_phase' }>): string {

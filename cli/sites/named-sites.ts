@@ -4,7 +4,7 @@ import { type LoadedSite, loadSite } from '../../control/state/site-files.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DeploymentSpec } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
-import { sitePlaces } from '../site-session.ts';
+import { sitePlaces } from '../site-places.ts';
 
 /** The option `--sites`, of every command that works on several. */
 export function addSitesOption(command: Command, what: string): Command {

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { deviceReportSchema } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../../spec/key-settings.ts';
+import { type RefactorOutcome, type RefactorRequest, refactorOutcomeSchema } from '../../spec/refactor.ts';
 import { askForText, type GatewayAddress, reasonOf } from './client.ts';
 
 const keySchema = z.object({
@@ -34,6 +35,19 @@ const devicesSchema = z.object({
   ),
 });
 export type SharedDevice = z.infer<typeof devicesSchema>['devices'][number];
+
+const drainedSchema = z.object({
+  agents: z.array(
+    z.object({
+      session_id: z.string(),
+      site: z.string(),
+      deployment: z.string().optional(),
+      job_id: z.string().optional(),
+    }),
+  ),
+  unreachable: z.array(z.object({ session_id: z.string(), because: z.string() })),
+});
+export type NodeDrain = z.infer<typeof drainedSchema>;
 
 const counts = z.record(z.string(), z.number());
 const meshSchema = z.object({
@@ -86,10 +100,32 @@ export class GatewayAdmin {
     await this.#ask('DELETE', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, z.unknown());
   }
 
+  /** A pipeline becomes another one; returns when it has. @param session_id of its coordinator */
+  refactor(session_id: string, order: RefactorRequest, signal: AbortSignal): Promise<RefactorOutcome> {
+    return this.#ask(
+      'POST',
+      '/hpcserve/v1/refactor',
+      refactorOutcomeSchema,
+      { session_id, ...order },
+      signal,
+    );
+  }
+
   /** Devices that native models share, with what their workers say of them. */
   async listDevices(signal?: AbortSignal): Promise<SharedDevice[]> {
     const answer = await this.#ask('GET', '/hpcserve/v1/devices', devicesSchema, undefined, signal);
     return answer.devices;
+  }
+
+  /** The agents of a node give their running answers away, and end. */
+  drainNode(node: string): Promise<NodeDrain> {
+    return this.#ask('POST', `/hpcserve/v1/nodes/${encodeURIComponent(node)}/drain`, drainedSchema);
+  }
+
+  /** Sessions of the agents of a node that have not left. */
+  async agentsOn(node: string): Promise<string[]> {
+    const path = `/hpcserve/v1/nodes/${encodeURIComponent(node)}/agents`;
+    return (await this.#ask('GET', path, z.object({ agents: z.array(z.string()) }))).agents;
   }
 
   #ask<S extends z.ZodType>(

@@ -6,6 +6,7 @@ import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import { isGatewayDesired, isGatewayNeeded, restartGateway } from '../gateway/gateway.ts';
 import { layoutOf } from '../gateway/process.ts';
+import { GranularityKeeper } from '../pipelines/granularity-keeper.ts';
 import { Reconciler } from '../reconcile/reconciler.ts';
 import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { Scaler } from '../scaler/scaler.ts';
@@ -42,13 +43,14 @@ const idle_ms = 10_000;
 
 /**
  * The keeper of a site: the one process that looks after all its deployments when no command does. Jobs that near
- * their time limit get successors, jobs that ended are replaced, models get replicas by demand, the gateway is started
- * again where it is gone.
+ * their time limit get successors, jobs that ended are replaced, models get replicas and pipelines stages by demand,
+ * the gateway is started again where it is gone.
  */
 export class Keeper {
   readonly #options: KeeperOptions;
   readonly #operations: Operations;
   readonly #scaler: Scaler;
+  readonly #granularity: GranularityKeeper;
   readonly #migrator: PendingJobMigrator;
   readonly #replanner: Replanner;
   readonly #lostNodes: LostNodes;
@@ -63,6 +65,7 @@ export class Keeper {
     this.#lostNodes = new LostNodes(operations);
     this.#operations = { ...operations, lost_nodes: () => this.#lostNodes.nodes };
     this.#scaler = new Scaler(this.#operations, options.emit);
+    this.#granularity = new GranularityKeeper(this.#operations, options.emit);
     this.#migrator = new PendingJobMigrator(this.#operations, options.emit);
     this.#replanner = new Replanner(this.#operations, options.emit);
   }
@@ -73,6 +76,7 @@ export class Keeper {
     try {
       await this.#rounds();
     } finally {
+      await this.#granularity.settled();
       await this.#lostNodes.close();
     }
   }
@@ -147,6 +151,7 @@ export class Keeper {
       state.name,
     );
     if (!seen) return next_at_ms;
+    if (this.#watches) await this.#granularity.look(seen.state, seen.observation);
     if (await this.#scaler.scale(seen.state, seen.observation, seen.spent)) await reconciler.pass(state.name);
     else if (!seen.spent && (await this.#replanner.look(seen.state, seen.observation)))
       await reconciler.pass(state.name);

@@ -1,4 +1,10 @@
-import { decideLost, type NodeSigns, type WatchedLaunch } from '../../solver/keeping/lost-nodes.ts';
+import {
+  decideLost,
+  type NodeSigns,
+  type Suspicion,
+  type WatchedLaunch,
+} from '../../solver/keeping/lost-nodes.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import type { LiveFacts } from '../plan/live-facts.ts';
@@ -27,7 +33,7 @@ const mesh_poll_ms = 5_000;
 export class LostNodes {
   readonly #operations: Pick<Operations, 'loaded' | 'slurm' | 'runner' | 'now_ms'>;
   readonly #openMesh: (folder: string) => Promise<SeenMesh>;
-  readonly #suspected = new Map<string, ReadonlyMap<string, number>>();
+  readonly #suspected = new Map<string, ReadonlyMap<string, Suspicion>>();
   readonly #lost = new Set<string>();
   #mesh: SeenMesh | undefined;
   #mesh_from_ms = Number.NEGATIVE_INFINITY;
@@ -62,18 +68,20 @@ export class LostNodes {
     const nodes = await this.#nodes();
     const silent = namesOf(nodes, (states) => states.includes('not_responding') || states.includes('down'));
     const all = namesOf(nodes);
-    const launches = gone.map(
-      ({ launch_id }): WatchedLaunch => ({
-        launch_id,
-        nodes: [...agents.get(launch_id)!].map(
-          ([node, agent]): NodeSigns => ({
-            node,
-            agent,
-            scheduler: silent.has(node) ? 'silent' : all.has(node) ? 'hears' : 'unknown',
-          }),
-        ),
-      }),
-    );
+    const schedulerOf = (node: string): NodeSigns['scheduler'] =>
+      silent.has(node) ? 'silent' : all.has(node) ? 'hears' : 'unknown';
+    const launches = gone.map(({ launch_id }): WatchedLaunch => {
+      const seen = observation.launches.get(launch_id)!;
+      const nodes = [...agents.get(launch_id)!].map(
+        ([node, agent]): NodeSigns => ({
+          node,
+          agent,
+          scheduler: schedulerOf(node),
+          has_ended: seen.agents.some((each) => each.node === node && hasEnded(each)),
+        }),
+      );
+      return { launch_id, nodes, runs: seen.job?.state === 'RUNNING' };
+    });
     const decided = decideLost({
       now_ms: now_ms(),
       launches,
@@ -143,6 +151,11 @@ export class LostNodes {
     this.#asked = { at_ms: now_ms(), nodes: await slurm!.nodeGroups() };
     return this.#asked.nodes;
   }
+}
+
+/** Its own last word: the job ends by itself, once the script is through. */
+function hasEnded({ phase }: AgentState): boolean {
+  return phase === 'stopped' || phase === 'failed';
 }
 
 function namesOf(

@@ -32,7 +32,7 @@ export const fieldEffects = {
   min_stable_replicas: 'any',
   workload: 'any',
   'parallel.tensor': [...servers, 'command'],
-  'parallel.pipeline': ['vllm', 'sglang', 'tensorrt-llm', 'command'],
+  'parallel.pipeline': ['native', 'vllm', 'sglang', 'tensorrt-llm', 'command'],
   devices: 'any',
   // Jobs ask for so many CPUs, whoever computes on them.
   cpu_threads: 'any',

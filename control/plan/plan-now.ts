@@ -2,11 +2,12 @@
  * The plan of one site as things are now: models are looked at, the cluster and its queue are asked, joined nodes
  * counted in.
  */
-import { withoutExpected } from '../../solver/keeping/expected-launches.ts';
+import { withoutExpected, withoutHeld } from '../../solver/keeping/expected-launches.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import type { PlacementModel, PlannedLaunch, RunningReplicas } from '../../spec/plan.ts';
 import type { Operations } from '../runner/operations.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 import { inspectModel } from './inspect-model.ts';
 import { joinedOffers } from './joined-offers.ts';
 import { type AskSlurm, factsToPlanWith } from './live-facts.ts';
@@ -66,9 +67,12 @@ export async function planningInput(
   const offered = offersOf(loaded.site, live, facts.environment);
   const before = store.load(spec.name);
   const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
-  const expected = withoutExpected(offered, expectedLaunches(operations, spec.name));
+  const expected =
+    loaded.site.kind === 'local'
+      ? withoutHeld(offered, localHolders(operations, spec.name))
+      : withoutExpected(offered, expectedLaunches(operations, spec.name));
   const offers = [
-    ...(offline ? offered : await withQueueWaits(operations, expected)),
+    ...(offline && loaded.site.kind !== 'local' ? offered : await withQueueWaits(operations, expected)),
     ...joinedOffers(loaded.site, loaded.layout, facts.environment, own, now_ms()),
   ];
   const input: PlanningInput = {
@@ -95,17 +99,43 @@ export async function planningInput(
  * Launches of the other deployments that have no nodes yet: what is free for them is not free for this one. One that
  * was handed over a moment ago may have its nodes already; then what is free counts twice as taken, until it is polled.
  */
-function expectedLaunches({ store }: Operations, name: string): PlannedLaunch[] {
+function expectedLaunches(operations: Operations, name: string): PlannedLaunch[] {
+  return launchesOfOthers(operations, name).flatMap(({ planned, last }) =>
+    last === undefined || last.phase === 'pending' ? [planned] : [],
+  );
+}
+
+/** Launches of the other deployments on this machine, whose accelerators are taken. */
+function localHolders(operations: Operations, name: string): PlannedLaunch[] {
+  const launches = launchesOfOthers(operations, name);
+  const holders = launches.filter(
+    ({ planned: { devices_per_node } }) => devices_per_node.kind !== 'cpu' && !devices_per_node.emulated,
+  );
+  if (holders.length > 0) {
+    const devices = holders.map(
+      ({ planned, deployment }) =>
+        `${planned.devices_per_node.count}× ${planned.devices_per_node.model} (${deployment})`,
+    );
+    const message = `other deployments have devices of this machine: ${devices.join(', ')}`;
+    operations.emit({ at_ms: operations.now_ms(), kind: 'warning', message });
+  }
+  return holders.map(({ planned }) => planned);
+}
+
+/** Launches that the other deployments want, and that have not ended. */
+function launchesOfOthers(
+  { store }: Operations,
+  name: string,
+): (Pick<LaunchRecord, 'planned' | 'last'> & { deployment: string })[] {
   return store
     .list()
     .filter((other) => other !== name)
     .flatMap((other) => {
       const state = store.load(other);
       if (state?.desired !== 'serving') return [];
-      const waiting = wantedLaunches(state).filter(
-        ({ phase, last }) => phase !== 'ended' && (last === undefined || last.phase === 'pending'),
-      );
-      return waiting.map(({ planned }) => planned);
+      return wantedLaunches(state)
+        .filter(({ phase }) => phase !== 'ended')
+        .map((launch) => ({ ...launch, deployment: other }));
     });
 }
 

@@ -163,7 +163,8 @@ export function loadsOf(models: readonly PlannedModel[]): Record<string, Planned
 
 function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {
   const { penalties, ...rest } = defaultPlacementSettings;
-  return { ...rest, penalties: { ...penalties, ...site.planning.penalties } };
+  const { shared_time_max } = site.planning;
+  return { ...rest, shared_time_max, penalties: { ...penalties, ...site.planning.penalties } };
 }
 
 /**

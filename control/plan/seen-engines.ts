@@ -10,18 +10,27 @@ import type { DeploymentStore } from '../state/deployment-store.ts';
 /** What processes take differs a little from start to start: plans do not change with that. */
 const programs_step_bytes = 2 ** 28;
 
-/** What the engines of a deployment's replicas said of their limits, by model; from the files of its agents. */
+/** What a deployment's replicas said of their limits and of their stages, by model; from the files of its agents. */
 export function seenEngines(state: DeploymentState, store: DeploymentStore): Map<string, EngineSeen[]> {
   const seen = new Map<string, EngineSeen[]>();
   for (const { launch_id, planned } of wantedLaunches(state)) {
-    const wrapped = planned.units.filter(({ engine }) => engine !== 'native');
-    if (wrapped.length === 0) continue;
+    const saying = planned.units.filter(({ engine, stages }) => engine !== 'native' || stages !== undefined);
+    if (saying.length === 0) continue;
     const told = toldIn(store.launchFolder(state.name, launch_id));
-    for (const unit of wrapped) {
+    for (const unit of saying) {
       const said = told.get(unit.unit);
-      if (said?.limits === undefined) continue;
       const { engine, tensor, pipeline, model } = unit;
       const each: EngineSeen = { node_kind: planned.node_kind, engine, tensor, pipeline };
+      const stages = said?.stage_times?.[model.name];
+      if (stages !== undefined) {
+        each.stages = stages.map(({ begin, end, computed_us }) => ({
+          begin,
+          end,
+          compute_s: computed_us / 1e6,
+        }));
+        seen.set(model.name, [...(seen.get(model.name) ?? []), each]);
+      }
+      if (said?.limits === undefined) continue;
       each.max_sequences = said.limits.max_sequences ?? concurrencyOf(unit);
       if (said.limits.kv_tokens !== undefined) each.kv_tokens = said.limits.kv_tokens;
       const programs_bytes = programsOf(unit, said.host_bytes);
@@ -42,7 +51,9 @@ function toldIn(folder: string): Map<string, SessionState> {
     .sort((a, b) => a.updated_at_ms - b.updated_at_ms);
   for (const { sessions } of states)
     for (const session of sessions)
-      if (session.unit !== undefined && session.limits !== undefined) told.set(session.unit, session);
+      for (const unit of session.units ?? [session.unit])
+        if (unit !== undefined && (session.limits ?? session.stage_times) !== undefined)
+          told.set(unit, session);
   return told;
 }
 

@@ -16,6 +16,8 @@ export interface PlannedUnit {
   device_kind: 'cpu' | 'gpu' | 'mig';
   device_model: string;
   device_count: number;
+  /** Fewest that it may have, where its number of stages changes; absent: all of them, always. */
+  device_count_min?: number;
   device_memory_bytes: number;
   /** Set where a CPU is to stand in for the devices. */
   emulated?: 'cpu';
@@ -41,7 +43,7 @@ const memory_enough = 0.92;
 
 export function plannedUnit(launch: PlannedLaunch, unit: UnitSpec): PlannedUnit {
   const { model, memory_bytes, emulated } = launch.devices_per_node;
-  return {
+  const planned: PlannedUnit = {
     node_kind: launch.node_kind,
     tier: launch.tier,
     engine: unit.engine,
@@ -55,6 +57,9 @@ export function plannedUnit(launch: PlannedLaunch, unit: UnitSpec): PlannedUnit 
     pipeline: unit.pipeline,
     threads: unit.threads,
   };
+  // Devices behind its first stages are for those that it may get.
+  if (unit.stages && unit.stages.length < unit.device_count * (unit.nodes ?? 1)) planned.device_count_min = 1;
+  return planned;
 }
 
 /** In what they differ, one sentence each; empty where it runs as planned. */
@@ -67,8 +72,9 @@ export function differences(planned: PlannedUnit, actual: ActualUnit): string[] 
     );
   if (actual.engine !== planned.engine)
     found.push(`planned with engine ${planned.engine}; ${actual.engine} runs`);
-  if (devices.length !== planned.device_count)
-    found.push(`planned on ${planned.device_count} device(s); it was given ${devices.length}`);
+  const { device_count, device_count_min = device_count } = planned;
+  if (devices.length > device_count || devices.length < device_count_min)
+    found.push(`planned on ${device_count} device(s); it was given ${devices.length}`);
   for (const device of devices) {
     const difference = deviceDifference(planned, device);
     if (difference !== undefined) found.push(`${device.kind} ${device.index}: ${difference}`);

@@ -5,6 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { AgentState, EngineLimits, GivenDevice, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
+import type { MovesReport } from '../../spec/moves-report.ts';
 import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
@@ -14,6 +15,18 @@ import { findingOf, sentenceOf } from '../state/findings.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import type { LaunchStatus } from './decide.ts';
+
+/** One stage of a replica that is cut. */
+export interface StageStatus {
+  stage: number;
+  /** Operators [begin, end). */
+  begin: number;
+  end: number;
+  node: string;
+  device?: string;
+  /** Its process is there. */
+  runs: boolean;
+}
 
 /** One replica as it stands. */
 export interface UnitStatus {
@@ -26,11 +39,19 @@ export interface UnitStatus {
   device?: string;
   /** What was started for it, on which devices, as the agent says; absent where it does not say. */
   given?: { engine: string; devices: GivenDevice[] };
+  /** Where its stages are; absent: it is not cut, or its agents have not said. */
+  stages?: StageStatus[] | undefined;
   bytes_loaded?: number;
   bytes_total?: number;
   load_bytes_per_s?: number;
   /** What a wrapped engine chose itself; in reports also what the native one was told. */
   limits?: EngineLimits;
+  /** Bytes of a native model's weights by their layout, which says whose kernels multiply. */
+  layouts?: Readonly<Record<string, number>>;
+  /** A wrapped engine that waits in host memory while another has their device. */
+  asleep?: true | undefined;
+  /** Of its device worker: answers that moved with their KV, and came so. */
+  moves?: MovesReport;
   /** While a wrapped engine loads. */
   phase?: LoadPhase;
   /** Unix ms, by the clock of its node. */
@@ -224,16 +245,21 @@ function unitStatus(
   const agent = agents.find((each) => each.node_index === unit.node_index);
   const session = agent?.sessions.find((each) => servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
+  const stages = agents.flatMap(({ node, sessions }) => heldStages(sessions, unit, node));
   const finding = findingOf(errorOf(session, unit)) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,
     node: agent?.node,
     device: agent && describeGivenDevice(agent.devices, unit, session?.devices),
-    given: session?.devices && { engine: session.engine, devices: session.devices },
+    given: session?.devices && { engine: session.engine, devices: devicesOf(agent!, session, unit) },
+    stages: stages.length > 0 ? stages : undefined,
     bytes_loaded: model?.bytes_loaded,
     bytes_total: model?.bytes_total,
     load_bytes_per_s: model?.load_bytes_per_s,
     limits: session?.limits,
+    layouts: session?.layouts?.[unit.model.name],
+    asleep: session?.asleep === true ? (true as const) : undefined,
+    moves: session?.moves,
     phase: model?.phase,
     loading_since_ms: model?.loading_since_ms,
     usual_load_s: model?.usual_load_s,
@@ -264,6 +290,30 @@ function errorOf(session: SessionState | undefined, { model }: UnitSpec): Sessio
   const { error, model_errors = {} } = session;
   const ofModel = Object.values(model_errors).some((each) => isDeepStrictEqual(each, error));
   return model_errors[model.name] ?? (ofModel ? undefined : error);
+}
+
+/** Of a unit that is cut, the devices of all its stages on that node; else those of the process that serves it. */
+function devicesOf({ sessions }: AgentState, { devices }: SessionState, { unit }: UnitSpec): GivenDevice[] {
+  const staged = sessions.flatMap((each) => {
+    const stage = each.stages?.find((held) => held.unit === unit)?.stage;
+    return stage === undefined ? [] : [{ stage, devices: each.devices ?? [] }];
+  });
+  if (staged.length === 0) return devices ?? [];
+  return staged.sort((a, b) => a.stage - b.stage).flatMap((each) => each.devices);
+}
+
+/** Stages of a unit that processes of a node have, which may be started again. */
+function heldStages(sessions: readonly SessionState[], { unit }: UnitSpec, node: string): StageStatus[] {
+  return sessions.flatMap(({ stages = [], pid, devices = [] }) =>
+    stages
+      .filter((held) => held.unit === unit)
+      .map(({ stage, begin, end }): StageStatus => {
+        const [device] = devices;
+        const status: StageStatus = { stage, begin, end, node, runs: pid !== undefined };
+        if (device) status.device = `${device.kind} ${device.index}`;
+        return status;
+      }),
+  );
 }
 
 /** Native units of one device share a device worker, whose session is named after the first of them. */

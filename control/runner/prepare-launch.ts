@@ -94,11 +94,20 @@ export function networkOf({
   mesh,
 }: SiteConfig): Pick<
   LaunchSpec,
-  'network' | 'port_range' | 'engine_interfaces' | 'mesh' | 'users' | 'operators'
+  | 'network'
+  | 'port_range'
+  | 'private_fabric'
+  | 'fabrics'
+  | 'engine_interfaces'
+  | 'mesh'
+  | 'users'
+  | 'operators'
 > {
   return {
     network: network.prefer,
     port_range: network.port_range,
+    private_fabric: network.private_fabric || undefined,
+    fabrics: network.fabrics,
     engine_interfaces: network.engine_interfaces,
     users: mesh.users,
     operators: mesh.operators,

@@ -1,5 +1,5 @@
-/** Finding and reading site configs: a user's own, the operator's, and those that come with hpcserve. */
-import { accessSync, constants, existsSync, readdirSync } from 'node:fs';
+/** Finding and reading site configs. */
+import { accessSync, constants } from 'node:fs';
 import { delimiter, isAbsolute, join, resolve } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -9,15 +9,7 @@ import { expandSitePath } from '../../spec/site-paths.ts';
 import { type StateLayout, stateLayout } from '../../spec/state-layout.ts';
 import { readYamlFile } from '../../spec/yaml-document.ts';
 import { withAddedLibraries } from './native-libraries.ts';
-
-export interface SitePlaces {
-  /** `$XDG_CONFIG_HOME/hpcserve`; sites are in its `sites/`. */
-  user_folder: string;
-  /** `/etc/hpcserve`; sites are in its `sites/`. */
-  site_wide_folder: string;
-  working_folder: string;
-  environment: Readonly<Record<string, string | undefined>>;
-}
+import { listSites, type SitePlaces } from './site-list.ts';
 
 export interface LoadedSite {
   site: SiteConfig;
@@ -25,28 +17,6 @@ export interface LoadedSite {
   /** `file:line:column` of a key path of the config. */
   provenance(key: string): string | undefined;
   layout: StateLayout;
-}
-
-export interface ListedSite {
-  name: string;
-  path: string;
-  origin: 'yours' | 'site-wide' | 'built in';
-}
-
-/** All site configs by name, the stronger place first where two have the same name. */
-export function listSites(places: SitePlaces): ListedSite[] {
-  const folders: [ListedSite['origin'], string][] = [
-    ['yours', join(places.user_folder, 'sites')],
-    ['site-wide', join(places.site_wide_folder, 'sites')],
-    ['built in', join(packageRoot, 'site-configs')],
-  ];
-  return folders.flatMap(([origin, folder]) =>
-    yamlFiles(folder).map((file) => ({
-      name: file.slice(0, -'.yaml'.length),
-      path: join(folder, file),
-      origin,
-    })),
-  );
 }
 
 /**
@@ -116,13 +86,6 @@ function findSite(name: string | undefined, places: SitePlaces): string {
     because: `there is no ${join(packageRoot, 'site-configs', 'local.yaml')}`,
     try: 'unpack hpcserve again',
   });
-}
-
-function yamlFiles(folder: string): string[] {
-  if (!existsSync(folder)) return [];
-  return readdirSync(folder)
-    .filter((name) => name.endsWith('.yaml') && !name.startsWith('.'))
-    .sort();
 }
 
 /** Whether a program can be found as a shell would find it. */

@@ -1,7 +1,8 @@
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import type { ApiKey } from '../../ledger/index.ts';
 import type { RouteFilter } from '../../solver/routing/filter.ts';
 import type { Reservation } from '../keys/key-limits.ts';
+import type { ClientResponse } from './client-response.ts';
 import type { Endpoint } from './endpoints.ts';
 import type { ParsedRequest } from './request-body.ts';
 import type { TokenUsage } from './usage.ts';
@@ -9,7 +10,7 @@ import type { TokenUsage } from './usage.ts';
 /** A client's request that was let in, read and checked. */
 export interface AcceptedRequest {
   request: IncomingMessage;
-  response: ServerResponse;
+  response: ClientResponse;
   request_id: string;
   key: ApiKey;
   endpoint: Endpoint;

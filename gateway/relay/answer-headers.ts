@@ -1,5 +1,6 @@
 import { type RefusedRequest, refusedRequestSchema } from '../../spec/device-view.ts';
-import { headers } from '../../spec/wire.ts';
+import { headers, type MovedAnswer } from '../../spec/wire.ts';
+import { parseMoved } from './moved-answer.ts';
 
 /** Header fields that belong to one connection (RFC 9110 §7.6.1), and those the gateway writes itself. */
 const own = new Set([
@@ -35,6 +36,8 @@ export interface AnswerHeaders {
   shouldRetry: string | undefined;
   /** What a native replica says of a request that it refuses for its SLO. */
   refused: RefusedRequest | undefined;
+  /** Where a native replica has brought what there is of the answer. */
+  moved: MovedAnswer | undefined;
 }
 
 /** What of a replica's header (names in lower case, each followed by its value) goes on to the client. */
@@ -43,16 +46,18 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
   let contentType = '';
   let shouldRetry: string | undefined;
   let refused: RefusedRequest | undefined;
+  let moved: MovedAnswer | undefined;
   for (let index = 0; index + 1 < fields.length; index += 2) {
     const name = fields[index]!;
     const value = fields[index + 1]!;
     if (name === headers.refused) refused = readRefused(value);
+    if (name === headers.moved) moved = parseMoved(value);
     if (own.has(name) || name.startsWith(ownPrefix)) continue;
     if (name === 'content-type') contentType = value.toLowerCase();
     else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();
     pairs.push(name, value);
   }
-  return { pairs, contentType, shouldRetry, refused };
+  return { pairs, contentType, shouldRetry, refused, moved };
 }
 
 /** What cannot be read counts as not said. */

@@ -1,4 +1,5 @@
 import type { RefusedRequest } from '../../spec/device-view.ts';
+import type { MovedAnswer } from '../../spec/wire.ts';
 import type { StreamError } from './error-event.ts';
 import type { JsonRelay } from './json-relay.ts';
 import type { ReplicaError } from './replica-error.ts';
@@ -33,11 +34,13 @@ export type AttemptResult =
       full: boolean;
       /** What a native replica says that it cannot take now. */
       refused: RefusedRequest | undefined;
+      /** Where the replica has brought what there is of the answer. */
+      moved?: MovedAnswer | undefined;
     }
   /** It could not answer, and nothing of it has reached the client. */
   | { kind: 'lost'; failure: AttemptFailure; reason: Error }
   /** The stream broke after some of it has reached the client, or another replica did not go on with it. */
-  | { kind: 'broken_stream'; failure: AttemptFailure; reason: Error }
+  | { kind: 'broken_stream'; failure: AttemptFailure; reason: Error; moved?: MovedAnswer | undefined }
   /** The same, where what the replica sent could not be read. */
   | { kind: 'unreadable_stream'; reason: Error }
   /** A large answer that is no stream broke after some of it has reached the client. */

@@ -1,6 +1,6 @@
 import { requestsAt } from '../../solver/routing/candidate.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
-import { headers } from '../../spec/wire.ts';
+import { headers, type MovedAnswer } from '../../spec/wire.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { SessionLink } from '../session-link.ts';
@@ -43,6 +43,8 @@ export interface AttemptTask {
   continues: { stream: StreamRelay; request: ContinuedRequest } | undefined;
   /** Begins the stream that the client is sent; it outlives the attempts that feed it. */
   openStream(head: PassedHead): StreamRelay;
+  /** The replica has a request less. */
+  onRelease(): void;
 }
 
 /**
@@ -162,17 +164,17 @@ export class Attempt implements AnswerReceiver {
   }
 
   /** An event says that the replica failed, and the client need not see it. */
-  #replicaFailed({ message, code }: StreamError): void {
+  #replicaFailed({ message, code, moved }: StreamError): void {
     const refusal = replicaRefusal(503, code);
     this.cancel();
     if (this.#task.client.begun || refusal === 'failed') {
-      this.#broke(new Error(message), refusal);
+      this.#broke(new Error(message), refusal, moved);
       return;
     }
     // Its stream had begun, and nothing of an answer was in it: to the client it is a refusal as any other.
     const pairs = ['content-type', 'application/json', 'retry-after', refusedRetryAfter_s];
     const body = Buffer.from(JSON.stringify({ error: { message, type: 'server_error', param: null, code } }));
-    this.#refused(refusal, { status: 503, pairs, body, code }, undefined);
+    this.#refused(refusal, { status: 503, pairs, body, code }, { moved });
   }
 
   #streamEnded(stream: StreamRelay): void {
@@ -187,10 +189,11 @@ export class Attempt implements AnswerReceiver {
       this.#end({ kind: 'answered', status, answer: json });
       return;
     }
-    const { pairs, refused } = this.#answer!;
+    const { pairs, refused, moved } = this.#answer!;
     const body = json.body();
     const code = readEnvelope(body)?.code;
-    this.#refused(replicaRefusal(status, code, this.#isFinal), { status, pairs, body, code }, refused);
+    const refusal = replicaRefusal(status, code, this.#isFinal);
+    this.#refused(refusal, { status, pairs, body, code }, { refused, moved });
   }
 
   /** Asked to go on with a stream, the replica answered with something else. */
@@ -211,16 +214,20 @@ export class Attempt implements AnswerReceiver {
   }
 
   /** The answer cannot be completed here; where nothing has been sent yet, another replica may do it all. */
-  #broke(reason: Error, failure: AttemptFailure): void {
+  #broke(reason: Error, failure: AttemptFailure, moved?: MovedAnswer): void {
     const { client, continues } = this.#task;
     if (!client.begun) this.#end({ kind: 'lost', failure, reason });
-    else if (this.#stream || continues) this.#end({ kind: 'broken_stream', failure, reason });
+    else if (this.#stream || continues) this.#end({ kind: 'broken_stream', failure, reason, moved });
     else this.#end({ kind: 'broken_answer', reason });
   }
 
-  #refused(refusal: ReplicaRefusal, error: ReplicaError, refused: RefusedRequest | undefined): void {
+  #refused(
+    refusal: ReplicaRefusal,
+    error: ReplicaError,
+    { refused, moved }: { refused?: RefusedRequest | undefined; moved?: MovedAnswer | undefined },
+  ): void {
     const full = this.#atOnce && error.status === 429;
-    this.#end({ kind: 'refused', refusal, error, full, refused });
+    this.#end({ kind: 'refused', refusal, error, full, refused, moved });
   }
 
   #end(result: AttemptResult): void {
@@ -237,6 +244,7 @@ export class Attempt implements AnswerReceiver {
     if (this.#released) return;
     this.#released = true;
     this.replica.unreported--;
+    this.#task.onRelease();
   }
 }
 

@@ -1,8 +1,8 @@
-import type { ServerResponse } from 'node:http';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
 import { errorEvent, sendError } from '../http-error.ts';
 import type { AcceptedRequest } from './accepted-request.ts';
+import type { ClientResponse } from './client-response.ts';
 
 /** A client that takes no bytes for so long is cut off; its replica could compute for others. */
 const stall_ms = 60_000;
@@ -21,7 +21,7 @@ export interface PassedHead {
  * leaves open, and a pause while it takes nothing.
  */
 export class ClientAnswer {
-  readonly response: ServerResponse;
+  readonly response: ClientResponse;
   readonly #of: AcceptedRequest;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;

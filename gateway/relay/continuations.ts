@@ -1,3 +1,4 @@
+import type { MovedAnswer } from '../../spec/wire.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
@@ -67,6 +68,8 @@ export class Continuations {
   #broke_ms = 0;
   #failed_ms = 0;
   #released = false;
+  /** Where the replica that had it last has brought keys and values of it. */
+  #moved: MovedAnswer | undefined;
 
   constructor(stream: Stream, services: Services) {
     this.#stream = stream;
@@ -85,13 +88,16 @@ export class Continuations {
    * @param failed where the stream broke
    * @param failure what became of that replica
    * @param events_sent to the client so far: whether it has moved on since it last broke
+   * @param moved where the replica has brought keys and values of it
    */
   next(
     failed: Replica<SessionLink>,
     failure: AttemptFailure,
     events_sent: number,
     found: (continuation: Continuation | string) => void,
+    moved?: MovedAnswer,
   ): void {
+    this.#moved = moved;
     this.#failed_ms = performance.now();
     if (events_sent !== this.#events_sent) {
       this.#events_sent = events_sent;
@@ -148,7 +154,8 @@ export class Continuations {
   ): Promise<void> {
     let request: ContinuedRequest | string;
     try {
-      request = await this.journal!.continued(this.#stream.parsed, continuingReplica(replica));
+      const kv = this.#moved?.session === replica.session_id ? this.#moved.kv : undefined;
+      request = await this.journal!.continued(this.#stream.parsed, continuingReplica(replica), kv);
     } catch (error) {
       // Engines say what they like: what cannot be made sense of ends this stream, and not the gateway.
       request = `what it was sent cannot be read: ${(error as Error).message}`;
@@ -159,7 +166,13 @@ export class Continuations {
 
   #choose(failed: readonly string[]): Replica<SessionLink> | undefined {
     const { replica, route } = this.#stream;
-    return this.#services.router.chooseToContinue(route, replica.served.name, this.#accepts, failed);
+    return this.#services.router.chooseToContinue(
+      route,
+      replica.served.name,
+      this.#accepts,
+      failed,
+      this.#moved?.session,
+    );
   }
 
   /** One that can go on is loading its weights; what that takes is nothing that this stream could hurry. */

@@ -1,4 +1,6 @@
+import { continuation, type MovedAnswer } from '../../spec/wire.ts';
 import { chunkOf } from './journal/chunk.ts';
+import { readMoved } from './moved-answer.ts';
 
 const SPACE = 32;
 const OPEN_BRACE = 123;
@@ -10,6 +12,8 @@ export interface StreamError {
   code: string;
   /** The replica failed, not the request: another may do better. */
   replica_failed: boolean;
+  /** Where its replica has brought what there is of the answer. */
+  moved?: MovedAnswer;
 }
 
 /** Reads the event [start, end) where it is an error event; cheap for any other. */
@@ -22,16 +26,19 @@ export function errorOf(bytes: Buffer, start: number, end: number): StreamError 
   if (at + 8 >= end || bytes.compare(letters, 0, letters.length, at + 1, at + 1 + letters.length) !== 0)
     return undefined;
   const error = chunkOf(bytes.toString('utf8', start, end))?.error as
-    | { message?: unknown; type?: unknown; code?: unknown }
+    | { message?: unknown; type?: unknown; code?: unknown; [continuation.moved]?: unknown }
     | null
     | undefined;
   if (typeof error !== 'object' || error === null) return undefined;
   const { message, type, code } = error;
-  return {
+  const read: StreamError = {
     message: typeof message === 'string' ? message.slice(0, 500) : 'it gave no reason',
     code: typeof code === 'string' ? code.slice(0, 64) : 'upstream_error',
     replica_failed:
       (typeof code === 'number' && code >= 500) ||
       (typeof type === 'string' && /server_?error|internal/i.test(type)),
   };
+  const moved = readMoved(error[continuation.moved]);
+  if (moved) read.moved = moved;
+  return read;
 }

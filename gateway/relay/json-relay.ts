@@ -1,4 +1,4 @@
-import type { ServerResponse } from 'node:http';
+import type { ClientResponse } from './client-response.ts';
 import { findFinishReason, findUsage, findUsageAtHead, type TokenUsage } from './usage.ts';
 
 /** An answer up to this size is held until the ledger has it; of a larger one, only the end is. */
@@ -8,7 +8,7 @@ const window_bytes = 64 * 1024;
 
 /** One answer that is no stream, on its way to the client. Bytes pass unchanged. */
 export class JsonRelay {
-  readonly #response: ServerResponse;
+  readonly #response: ClientResponse;
   /** Writes the head of the answer; the length is absent where it is not known yet. */
   readonly #writeHead: (contentLength: number | undefined) => void;
   #held: Buffer[] = [];
@@ -16,7 +16,7 @@ export class JsonRelay {
   #head: Buffer | undefined;
   #passing = false;
 
-  constructor(response: ServerResponse, writeHead: (contentLength: number | undefined) => void) {
+  constructor(response: ClientResponse, writeHead: (contentLength: number | undefined) => void) {
     this.#response = response;
     this.#writeHead = writeHead;
   }

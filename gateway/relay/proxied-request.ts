@@ -88,8 +88,9 @@ export class ProxiedRequest {
   start(): void {
     this.#of.response.on('close', this.#onClose);
     const replica = this.#search.next();
-    if (replica) this.#begin(replica);
-    else void this.#noReplica();
+    if (!replica) void this.#noReplica();
+    else if (this.#services.waiting.line.held(this.#route.model) > 0) void this.#waitBehindOthers();
+    else this.#begin(replica);
   }
 
   // --- attempts ----------------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ export class ProxiedRequest {
       may_wait: this.#search.may_wait,
       continues: request && { stream: this.#stream!, request },
       openStream: (head: PassedHead) => this.#openStream(replica, head),
+      onRelease: () => this.#services.waiting.line.wake(),
     };
     const attempt = new Attempt(task, (result) => this.#attemptEnded(attempt, result));
     this.#attempt = attempt;
@@ -223,12 +225,12 @@ export class ProxiedRequest {
   }
 
   #refused(replica: Replica<SessionLink>, result: Result<'refused'>): void {
-    const { refusal, error, full, refused } = result;
+    const { refusal, error, full, refused, moved } = result;
     if (refusal === 'final') {
       this.#passOn(replica, error);
       return;
     }
-    this.#search.noteRefused(replica, refusal, full);
+    this.#search.noteRefused(replica, refusal, full, moved);
     if (this.#stopsReplicas(refusal, 'its node agent says that its engine did not answer any more')) return;
     const next = this.#search.next() ?? this.#search.nextToWait();
     // Before an instance more is made for it, or nobody takes it (LLM-Mesh §4).
@@ -310,6 +312,16 @@ export class ProxiedRequest {
     this.#begin(next);
   }
 
+  /** Replicas serve, and who came before it waits for their places. */
+  async #waitBehindOthers(): Promise<void> {
+    if (this.#of.endpoint.computes) this.#demand(this.#services.router.modelOf(this.#route.model));
+    const next = await this.#search.expected({ behind_others: true });
+    if (this.#decided) return;
+    if (next) this.#begin(next);
+    else if (this.#search.turnedAway) await this.#turnAway(this.#search.turnedAway);
+    else await this.#noReplica();
+  }
+
   /** Nobody could be asked at all. */
   async #noReplica(): Promise<void> {
     const { router } = this.#services;
@@ -359,7 +371,7 @@ export class ProxiedRequest {
 
   // --- the rest of a stream ----------------------------------------------------------------------------------
 
-  #streamBroke(attempt: Attempt, { failure, reason }: Result<'broken_stream'>): void {
+  #streamBroke(attempt: Attempt, { failure, reason, moved }: Result<'broken_stream'>): void {
     const { replica } = attempt;
     const { events_sent } = this.#stream!;
     this.#services.log.warn(
@@ -367,10 +379,12 @@ export class ProxiedRequest {
       'replica failed in the middle of its stream',
     );
     const goOn = this.#goOnFrom(attempt, reason);
-    this.#continuations!.next(replica, failure, events_sent, (found) => {
-      if (typeof found !== 'string' && !this.#decided) this.#services.metrics.continued(replica.served.name);
-      goOn(found);
-    });
+    const found = (continuation: Continuation | string): void => {
+      if (typeof continuation !== 'string' && !this.#decided)
+        this.#services.metrics.continued(replica.served.name);
+      goOn(continuation);
+    };
+    this.#continuations!.next(replica, failure, events_sent, found, moved);
   }
 
   /** What follows when it is known who goes on with the stream; until then the client is told that it lives. */

@@ -8,6 +8,7 @@ import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
+import type { WaitingLine } from './waiting-line.ts';
 import type { WaitingRoom } from './waiting-room.ts';
 
 /** What the requests of one gateway share. */
@@ -33,8 +34,11 @@ export interface Waiting {
   load_wait_ms: number;
   /** Where the model sleeps: until its job has told of a replica. */
   wake_wait_ms: number;
+  /** Where replicas came and their places are taken; then it is given to one of them, and waits there. */
+  held_ms: number;
   /** A stream says so often that it waits. */
   comment_ms: number;
   /** For requests that have not begun to be answered. */
   room: WaitingRoom;
+  line: WaitingLine;
 }

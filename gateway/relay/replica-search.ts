@@ -1,10 +1,12 @@
-import { setTimeout as delay } from 'node:timers/promises';
+import { requestsAt } from '../../solver/routing/candidate.ts';
+import type { MovedAnswer } from '../../spec/wire.ts';
 import { loadsIn_s } from '../routing/load-time.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest, Router } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { Waiting } from './proxy-services.ts';
 import type { AttemptFailure, ReplicaRefusal } from './replica-refusal.ts';
+import type { LinePass } from './waiting-line.ts';
 import type { NoPlace } from './waiting-room.ts';
 
 /**
@@ -24,8 +26,6 @@ const asked_max = 16;
  * After so many that had no place it waits where the next one has none. Lower: fewer questions; higher: shorter waits.
  */
 const full_max = 4;
-/** Between two looks for a replica that is expected. */
-const look_ms = 100;
 /**
  * A replica that did not accept this gateway may know its new session after so long; one that was full may have room.
  */
@@ -42,6 +42,19 @@ export interface ReplicaExpectation {
   wakes_in_s?: number | undefined;
   /** Sessions that were asked and may be asked once more after a while. */
   again?: readonly string[] | undefined;
+  /** Replicas serve, and others wait for them already. */
+  behind_others?: boolean | undefined;
+}
+
+/** Of one request that waits. */
+interface Wait {
+  what: ReplicaExpectation;
+  /** On the monotonic clock. */
+  began_ms: number;
+  /** Whether it may wait longer than for one that may be back at any moment. */
+  has_place: boolean;
+  /** Since when replicas serve and their places are taken, on the monotonic clock. */
+  held_ms?: number | undefined;
 }
 
 /** Whose request it is, as far as that says how long it may wait. */
@@ -78,6 +91,8 @@ export class ReplicaSearch {
   #failures = 0;
   #ended = 0;
   #sentAway = false;
+  /** The session that a replica has brought what it had of the answer. */
+  #expected_at: string | undefined;
   /** Since when it waits for a replica, on the monotonic clock. */
   #waits_since_ms: number | undefined;
   /** Since when none is there that may be back at any moment, on the monotonic clock. */
@@ -134,7 +149,14 @@ export class ReplicaSearch {
 
   /** The best replica not yet tried; undefined where there is none, or none may be tried. */
   next(): Replica<SessionLink> | undefined {
-    return this.#mayAsk ? this.#router.choose(this.#route, this.#tried) : undefined;
+    if (!this.#mayAsk) return undefined;
+    return this.#expected ?? this.#router.choose(this.#route, this.#tried);
+  }
+
+  get #expected(): Replica<SessionLink> | undefined {
+    const session_id = this.#expected_at;
+    if (session_id === undefined || this.#tried.includes(session_id)) return undefined;
+    return this.#router.candidates(this.#route).find((replica) => replica.session_id === session_id);
   }
 
   /** Where all batches were full: one of them, in whose queue it waits. */
@@ -157,8 +179,18 @@ export class ReplicaSearch {
     if (failure !== 'unreached') this.#failures++;
   }
 
-  /** It answered with an error. @param full its batch had no place */
-  noteRefused({ session_id }: Replica<SessionLink>, refusal: ReplicaRefusal, full: boolean): void {
+  /**
+   * It answered with an error.
+   * @param full its batch had no place
+   * @param moved where it has brought what there was of the answer
+   */
+  noteRefused(
+    { session_id }: Replica<SessionLink>,
+    refusal: ReplicaRefusal,
+    full: boolean,
+    moved?: MovedAnswer,
+  ): void {
+    this.#expected_at = moved?.session;
     if (refusal === 'ended') this.#ended++;
     if (refusal === 'failed') this.#failures++;
     if (refusal === 'moved') {
@@ -187,23 +219,62 @@ export class ReplicaSearch {
     const began_ms = performance.now();
     this.#waits_since_ms ??= began_ms;
     if (what.lost_ms !== undefined) this.#lost_ms = Math.max(this.#lost_ms, what.lost_ms);
-    const place = this.#waiting.room.enter(this.#client.key_id);
-    try {
-      while (!this.#over) {
-        const now_ms = performance.now();
-        if (what.again && now_ms - began_ms > again_ms) this.mayBeAsked(what.again);
-        const next = this.next();
-        if (next) return next;
-        if (now_ms > this.#waitsUntil_ms(now_ms, typeof place !== 'string', what)) {
-          if (typeof place === 'string' && this.#comesInTime(now_ms, what)) this.#turnedAway = place;
-          return undefined;
-        }
-        await delay(look_ms);
-      }
+    const { room, line } = this.#waiting;
+    const place = room.enter(this.#client.key_id);
+    if (typeof place === 'string' && what.behind_others) {
+      this.#turnedAway = place;
       return undefined;
+    }
+    const wait: Wait = { what, began_ms, has_place: typeof place !== 'string' };
+    try {
+      const look = (pass: LinePass) => this.#look(wait, pass);
+      const { replica } = await line.until(look, what.behind_others !== true);
+      // Its place was kept until now, when its own attempt counts.
+      if (replica) replica.unreported--;
+      if (replica === undefined && typeof place === 'string' && this.#comesInTime(performance.now(), what))
+        this.#turnedAway = place;
+      return replica;
     } finally {
+      this.#hold(wait, undefined);
       if (typeof place !== 'string') place.leave();
     }
+  }
+
+  /** @returns undefined where it waits on; no replica where that is over */
+  #look(wait: Wait, pass: LinePass): { replica?: Replica<SessionLink> } | undefined {
+    if (this.#over) return {};
+    const { what, began_ms, has_place, held_ms } = wait;
+    const now_ms = performance.now();
+    if (what.again && now_ms - began_ms > again_ms) this.mayBeAsked(what.again);
+    const heldLongEnough = now_ms > this.#heldUntil_ms(held_ms ?? now_ms);
+    const route = this.#route;
+    if (held_ms !== undefined && !heldLongEnough && pass.isFull(route)) return undefined;
+    const replica = this.next();
+    if (replica && (!has_place || heldLongEnough || requestsAt(replica) < replica.max_sequences)) {
+      // Those behind it look in the same moment.
+      replica.unreported++;
+      return { replica };
+    }
+    this.#hold(wait, replica && (held_ms ?? now_ms));
+    if (replica) {
+      // Who was refused by some may find those full that others have not asked yet.
+      if (this.#tried.length === 0) pass.noteFull(route);
+      return undefined;
+    }
+    return now_ms > this.#waitsUntil_ms(now_ms, has_place, what) ? {} : undefined;
+  }
+
+  /** @param since_ms undefined: no replica serves whose place it waits for */
+  #hold(wait: Wait, since_ms: number | undefined): void {
+    const { line } = this.#waiting;
+    if (wait.held_ms === undefined && since_ms !== undefined) line.changeHeld(this.#route.model, 1);
+    if (wait.held_ms !== undefined && since_ms === undefined) line.changeHeld(this.#route.model, -1);
+    wait.held_ms = since_ms;
+  }
+
+  /** It is given to the replica that has least to do then, and waits there. */
+  #heldUntil_ms(held_ms: number): number {
+    return Math.min(held_ms + this.#waiting.held_ms, this.#client.patient_until_ms);
   }
 
   /** @param hasPlace whether it may wait longer than for one that may be back at any moment */

@@ -1,4 +1,4 @@
-import type { ServerResponse } from 'node:http';
+import type { ClientResponse } from './client-response.ts';
 import { errorOf, type StreamError } from './error-event.ts';
 import { chunkOf } from './journal/chunk.ts';
 import type { EventRewriter, StreamJournal } from './journal/journal.ts';
@@ -40,7 +40,7 @@ export interface StreamRelayOptions {
  * replica fails, the stream can be resumed with the events of another.
  */
 export class StreamRelay {
-  readonly #response: ServerResponse;
+  readonly #response: ClientResponse;
   readonly #options: StreamRelayOptions;
   #splitter = this.#newSplitter();
   #rewrite: EventRewriter | undefined;
@@ -69,7 +69,7 @@ export class StreamRelay {
   /** The replica has sent all that it was asked for, which was a part of the stream. */
   partEnded = false;
 
-  constructor(response: ServerResponse, options: StreamRelayOptions) {
+  constructor(response: ClientResponse, options: StreamRelayOptions) {
     this.#response = response;
     this.#options = options;
   }

@@ -1,5 +1,6 @@
 import { type Candidate, requestsAt } from '../../solver/routing/candidate.ts';
 import type { FilteredFacts } from '../../solver/routing/filter.ts';
+import { fullnessOf } from '../../solver/sharing/candidates.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
 import {
   type DeviceDescription,
@@ -32,6 +33,7 @@ export class Replica<T> implements Candidate {
   kv_tokens_used = 0;
   unreported = 0;
   too_slow = false;
+  asleep = false;
   weights: ModelWeights | undefined;
   /** All replicas of the session, this one included: they share its device. */
   beside: readonly Replica<T>[] = [];
@@ -78,6 +80,7 @@ export class Replica<T> implements Candidate {
     this.kv_tokens_total = load.kv_tokens_total;
     this.kv_tokens_used = load.kv_tokens_used;
     this.too_slow = load.too_slow === true;
+    this.asleep = load.asleep === true;
     this.weights = load.weights;
     this.unreported = 0;
   }
@@ -91,11 +94,18 @@ export class Replica<T> implements Candidate {
     this.kv_tokens_used = old.kv_tokens_used;
     this.unreported = old.unreported;
     this.too_slow = old.too_slow;
+    this.asleep = old.asleep;
     this.weights = old.weights;
   }
 
   get device_taken(): boolean {
     return this.beside.some((other) => other !== this && other.#returns);
+  }
+
+  get device_fullness(): number {
+    const standing = this.beside.filter(({ weights }) => weights?.resting !== true);
+    const requests = standing.reduce((sum, other) => sum + requestsAt(other), 0);
+    return fullnessOf(this.cpu, standing.length, requests, this.weights?.promised_share ?? 0);
   }
 
   /** The model is on its way back to its device: it rests, and was asked for. */

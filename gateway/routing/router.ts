@@ -87,6 +87,11 @@ export class Router {
     return this.#parts.table.lostAt_ms(name);
   }
 
+  /** Engines of the replicas behind a name; of one that is not ours to start, nothing is known. */
+  enginesOf(name: string): readonly (string | undefined)[] {
+    return (this.#parts.table.find(name)?.candidates ?? []).map(({ session }) => session.facts.engine);
+  }
+
   /** Longest context of the replicas behind a name, tokens; without limit where there is none. */
   contextOf(name: string): number {
     const route = this.#parts.table.find(name);
@@ -100,18 +105,24 @@ export class Router {
     return this.#parts.table.find(name)?.models[0] ?? name;
   }
 
-  /** The replica that goes on with an answer of `model`; waiting counts less than what the client already has. */
+  /**
+   * The replica that goes on with an answer of `model`; waiting counts less than what the client already has.
+   * @param expected_at session that has keys and values of it
+   */
   chooseToContinue(
     request: RouteRequest,
     model: string,
     accepts: (replica: Link) => boolean,
     tried: readonly string[],
+    expected_at?: string,
   ): Link | undefined {
     const route = this.#parts.table.find(request.model);
     if (!route) return undefined;
     const candidates = this.#of(route, request.filter).filter(
       (replica) => replica.served.name === model && accepts(replica),
     );
+    const expected = candidates.find(({ session_id }) => session_id === expected_at);
+    if (expected && !tried.includes(expected.session_id)) return expected;
     return this.#parts.policy.choose(candidates, this.#routed(model, request), tried, seed());
   }
 

@@ -1,6 +1,6 @@
 import { standingCandidates } from '../../solver/sharing/candidates.ts';
 import { planConsolidation } from '../../solver/sharing/consolidation.ts';
-import type { ArrivingRequest, DeviceView } from '../../solver/sharing/device-view.ts';
+import type { ArrivingRequest, DeviceView, ModelLookup } from '../../solver/sharing/device-view.ts';
 import { planPreemption } from '../../solver/sharing/preemption.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
 import { movedSchema, type RefusedRequest } from '../../spec/device-view.ts';
@@ -120,8 +120,9 @@ export class Defragmenter {
     const standing = standingCandidates(model, views, settings).filter(({ device }) =>
       asked.includes(device.id),
     );
-    // Who gives way goes where its model runs: it begins there at once, and no device has an instance more.
-    const plan = planPreemption(request, standing, views, () => undefined, 0, settings);
+    const models: ModelLookup = (name, { id }) =>
+      seen.find(({ view }) => view.id === id)?.resting.find((resting) => resting.model === name);
+    const plan = planPreemption(request, standing, views, models, 0, settings);
     if (!plan) return undefined;
     const moved = await this.#move(seen, plan.device, plan.victim.model, plan.because);
     if (moved.moved === 0) return undefined;

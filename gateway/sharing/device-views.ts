@@ -1,5 +1,5 @@
 /** The devices of native replicas, as their workers see them at one moment. */
-import type { DeviceView, InstanceView } from '../../solver/sharing/device-view.ts';
+import type { DeviceView, InstanceView, ModelOnDevice } from '../../solver/sharing/device-view.ts';
 import { GrowingProfile } from '../../solver/sharing/growing-profile.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../solver/sharing/settings.ts';
 import { type SharedDeviceView, sharedDeviceViewSchema } from '../../spec/device-view.ts';
@@ -19,6 +19,8 @@ const answer_ms = 2000;
 export interface SeenDevice {
   link: SessionLink;
   view: DeviceView;
+  /** Models that have no instance there now, as one would run. */
+  resting: readonly ModelOnDevice[];
   settings: SharingSettings;
 }
 
@@ -47,7 +49,12 @@ export async function seeDevices(
       const told = sharedDeviceViewSchema.parse(await link.ask(agentPaths.sharing, answer_ms));
       const compute = record.metadata.devices.map(({ model }) => model).join(' + ');
       const settings = { ...defaultSharingSettings, ...told.settings } as SharingSettings;
-      return [{ link, settings, view: viewOf(record.session_id, cpu ? 'cpu' : 'gpu', compute, told) }];
+      const view = viewOf(record.session_id, cpu ? 'cpu' : 'gpu', compute, told);
+      const resting = told.resting.map((model) => ({
+        ...model,
+        profile: new GrowingProfile(model.profile).profile,
+      }));
+      return [{ link, settings, view, resting }];
     } catch (error) {
       if (error instanceof AccessRefused) {
         const facts = { session: record.session_id, reason: error.message };

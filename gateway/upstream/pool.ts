@@ -11,6 +11,12 @@ const idleDefault_ms = 4000;
 /** A connection is given up so long before the peer would close it. */
 const idleMargin_ms = 1000;
 const sweep_ms = 1000;
+/**
+ * Handshakes with one session at a time; what else is to be sent waits for a connection. A node ends the oldest of more
+ * than 256 connections of which nobody has shown who he is, and several gateways and sessions share that number. Lower:
+ * a burst takes longer to begin; higher: handshakes of a burst end each other.
+ */
+const handshakes_max = 32;
 
 /** One request on its way. */
 export class Call implements AnswerReceiver {
@@ -67,6 +73,7 @@ export class Call implements AnswerReceiver {
   onError(error: Error): void {
     if (this.#over) return;
     const connection = this.#connection;
+    this.#connection = undefined;
     // Kept connections may be closed by the peer at the moment they are used: nothing was computed then.
     if (connection && connection.served > 1 && !connection.answering && this.#pool.again(this)) return;
     this.#over = true;
@@ -90,7 +97,12 @@ export class UpstreamPool implements CallPool {
   readonly #connect: Connect;
   readonly #idle: Connection[] = [];
   readonly #all = new Set<Connection>();
-  readonly #connecting = new Set<Call>();
+  /** Calls that no connection is there for yet, in their order, by which they are numbered. */
+  readonly #queued = new Map<Call, number>();
+  #last_queued = 0;
+  #handshakes = 0;
+  /** Connections that were made since the pool is there. */
+  #made = 0;
   readonly #sweeper: NodeJS.Timeout;
   #closed: Error | undefined;
 
@@ -101,13 +113,13 @@ export class UpstreamPool implements CallPool {
 
   /** Requests on their way. */
   get busy(): number {
-    return this.#all.size - this.#idle.length + this.#connecting.size;
+    return this.#all.size - this.#idle.length + this.#queued.size;
   }
 
   /** @param head request line and fields, the empty line included */
   send(head: string, body: BodyPieces, receiver: AnswerReceiver): Call {
     const call = new Call(this, head, body, receiver);
-    const connection = this.#idle.pop();
+    const connection = this.#queued.size === 0 ? this.#idle.pop() : undefined;
     if (connection) call.on(connection);
     else if (!this.again(call)) queueMicrotask(() => call.onError(this.#closed!));
     return call;
@@ -115,31 +127,77 @@ export class UpstreamPool implements CallPool {
 
   again(call: Call): boolean {
     if (this.#closed) return false;
-    this.#connecting.add(call);
+    this.#queued.set(call, ++this.#last_queued);
+    if (this.#handshakes < handshakes_max) this.#open();
+    return true;
+  }
+
+  /** Makes a connection for whichever call is first by then. */
+  #open(): void {
+    this.#handshakes++;
+    const made = this.#made;
+    const last = this.#last_queued;
     const connection = new Connection(this);
     this.#connect((bytes) => connection.read(bytes)).then(
       (socket) => {
-        this.#connecting.delete(call);
-        if (call.over || this.#closed) {
+        this.#handshakes--;
+        this.#made++;
+        if (this.#closed) {
           socket.destroy();
-          if (this.#closed) call.onError(this.#closed);
           return;
         }
         this.#all.add(connection);
         connection.open(socket);
-        call.on(connection);
+        const call = this.#firstQueued();
+        if (call) call.on(connection);
+        else this.idle(connection);
+        this.#openMore();
       },
       (error: Error) => {
-        this.#connecting.delete(call);
-        call.onError(error);
+        this.#handshakes--;
+        // Where none succeeded meanwhile, whoever waits since it began would have fared no better.
+        if (this.#made === made) this.#failQueued(error, last);
+        this.#openMore();
       },
     );
-    return true;
+  }
+
+  #openMore(): void {
+    while (!this.#closed && this.#handshakes < Math.min(handshakes_max, this.#queued.size)) this.#open();
+  }
+
+  /** Takes it out. One that was given up needs no connection. */
+  #firstQueued(): Call | undefined {
+    for (const call of this.#queued.keys()) {
+      this.#queued.delete(call);
+      if (!call.over) return call;
+    }
+    return undefined;
+  }
+
+  /** @param last number of the last call that it is about */
+  #failQueued(error: Error, last: number): void {
+    for (const [call, number] of [...this.#queued]) {
+      if (number > last) return;
+      this.#queued.delete(call);
+      call.onError(error);
+    }
   }
 
   idle(connection: Connection): void {
     connection.idle_since_ms = performance.now();
     this.#idle.push(connection);
+    // Its last answer is still being passed on: the next request follows behind that.
+    if (this.#queued.size > 0) queueMicrotask(() => this.#reuse());
+  }
+
+  #reuse(): void {
+    while (this.#idle.length > 0 && this.#queued.size > 0) {
+      const call = this.#firstQueued();
+      const connection = this.#idle.pop()!;
+      if (call) call.on(connection);
+      else this.#idle.push(connection);
+    }
   }
 
   gone(connection: Connection): void {
@@ -153,6 +211,7 @@ export class UpstreamPool implements CallPool {
     if (this.#closed) return;
     this.#closed = error;
     clearInterval(this.#sweeper);
+    this.#failQueued(error, this.#last_queued);
     for (const connection of [...this.#all]) connection.fail(error);
   }
 

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
+import { ArrivalWindows } from '../../solver/granularity/arrival-windows.ts';
 import type { DemandFile, MeasuredDemand } from '../../spec/demand.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
@@ -16,6 +17,7 @@ interface Demand {
   asked_ms: number;
   /** Until when `request_s` is summed up. */
   summed_ms: number;
+  arrivals: ArrivalWindows;
 }
 
 /** Counts what is asked for now, and tells who decides how many replicas there are. */
@@ -50,12 +52,15 @@ export class DemandMeter {
     const now_ms = this.#now_ms();
     if (!demand) {
       if (this.#models.size >= models_max) this.#models.delete(this.#models.keys().next().value!);
-      demand = { request_s: 0, in_flight: 0, asked_ms: now_ms, summed_ms: now_ms };
+      const arrivals = new ArrivalWindows();
+      demand = { request_s: 0, in_flight: 0, asked_ms: now_ms, summed_ms: now_ms, arrivals };
       this.#models.set(model, demand);
     }
     sumUp(demand, now_ms);
     demand.in_flight++;
-    demand.asked_ms = now_ms;
+    // Clocks are set back now and then, and windows only slide forward.
+    demand.asked_ms = Math.max(demand.asked_ms, now_ms);
+    demand.arrivals.observe(demand.asked_ms);
     this.#changed();
   }
 
@@ -71,8 +76,10 @@ export class DemandMeter {
     const now_ms = this.#now_ms();
     const models = [...this.#models].map(([model, demand]): MeasuredDemand => {
       sumUp(demand, now_ms);
-      const { request_s, in_flight, asked_ms } = demand;
+      const { request_s, in_flight, asked_ms, arrivals } = demand;
       const told: MeasuredDemand = { model, request_s, in_flight, asked_ms };
+      const read = arrivals.read(Math.max(asked_ms, now_ms));
+      told.arrivals = { ...read, windows: [...read.windows] };
       const ttft_s = this.#ttft_s(model);
       if (ttft_s !== undefined) told.ttft_ms = 1000 * ttft_s;
       return told;

@@ -9,13 +9,11 @@ static inline __m512 pairs_of(const float *x, int64_t left) {
                                                           _mm512_maskz_loadu_ps(low, x)));
 }
 
-void hk_pack_tile_amx(int valid, int64_t k, const float *x, int64_t x_stride, uint16_t *tile, int64_t begin,
-                      int64_t end) {
+void hk_pack_tile_amx(int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end) {
   for (int64_t block = begin; block < end; block++) {
     __m512 rows[16];
     for (int row = 0; row < 16; row++)
-      rows[row] = row < valid ? pairs_of(x + row * x_stride + block * HK_BLOCK, k - block * HK_BLOCK)
-                              : _mm512_setzero_ps();
+      rows[row] = x[row] ? pairs_of(x[row] + block * HK_BLOCK, k - block * HK_BLOCK) : _mm512_setzero_ps();
     hk_transpose(rows);
     for (int pair = 0; pair < 16; pair++)
       _mm512_storeu_ps((float *)(tile + block * 16 * HK_BLOCK + pair * 2 * 16), rows[pair]);

@@ -4,8 +4,8 @@
 
 int64_t hk_activation_bytes(int64_t m, int64_t k) {
   const int rows = hk_tile_rows(m);
-  /* Of one row, each block may have a scale and a sum. */
-  return hk_ceil_div(m, rows) * rows * hk_blocks(k) * HK_BLOCK * 2 + (m == 1 ? 8 * hk_blocks(k) : 0);
+  /* Of one row, each block may have a scale and sums: see product-one-row.c. */
+  return hk_ceil_div(m, rows) * rows * hk_blocks(k) * HK_BLOCK * 2 + (m == 1 ? (int64_t)sizeof(struct hk_summary) * hk_blocks(k) : 0);
 }
 
 /* To the nearest BF16, ties to even; a NaN stays one. */
@@ -38,29 +38,36 @@ static void pack_pairs(const float *x, int64_t k, uint16_t *tile, int rows, int6
   }
 }
 
-void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
-                         int64_t begin, int64_t end) {
+void hk_pack_tile(int set, int64_t m, int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end) {
 #ifdef HK_WITH_AMX_BF16
   if (set == (HK_AMX_BF16 | HK_ONE_ROW_APART) && m == 1) {
-    hk_pack_one_row(k, x, packed, begin, end);
+    hk_pack_one_row(k, x[0], tile, begin, end);
     return;
   }
 #endif
+  if ((set & HK_ONE_ROW_APART) && m == 1) {
+    hk_pack_one_row_pairs(k, x[0], tile, begin, end);
+    return;
+  }
   set &= ~HK_ONE_ROW_APART;
   const int rows = hk_tile_rows(m);
-  const int64_t tile_elements = rows * hk_blocks(k) * HK_BLOCK;
-  for (int64_t first = 0; first < m; first += rows, packed += tile_elements) {
 #ifdef HK_WITH_AMX_BF16
-    if (hk_is_in_rows(set) && rows == HK_TILE_MAX) {
-      const int valid = m - first < rows ? (int)(m - first) : rows;
-      hk_pack_tile_amx(valid, k, x + first * x_stride, x_stride, packed, begin, end);
-      continue;
-    }
+  if (hk_is_in_rows(set) && rows == HK_TILE_MAX) {
+    hk_pack_tile_amx(k, x, tile, begin, end);
+    return;
+  }
 #endif
-    for (int row = 0; row < rows; row++) {
-      const float *from = first + row < m ? x + (first + row) * x_stride : NULL;
-      if (hk_is_in_rows(set)) pack_pairs(from, k, packed + 2 * row, rows, begin, end);
-      else pack_row(from, k, packed + row * HK_BLOCK, rows, begin, end);
-    }
+  for (int row = 0; row < rows; row++)
+    if (hk_is_in_rows(set)) pack_pairs(x[row], k, tile + 2 * row, rows, begin, end);
+    else pack_row(x[row], k, tile + row * HK_BLOCK, rows, begin, end);
+}
+
+void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
+                         int64_t begin, int64_t end) {
+  const int rows = hk_tile_rows(m);
+  for (int64_t first = 0; first < m; first += rows, packed += rows * hk_blocks(k) * HK_BLOCK) {
+    const float *tile[HK_TILE_MAX];
+    for (int row = 0; row < rows; row++) tile[row] = first + row < m ? x + (first + row) * x_stride : NULL;
+    hk_pack_tile(set, m, k, tile, packed, begin, end);
   }
 }

@@ -10,9 +10,13 @@
  */
 #define HK_CUT_OFF 1.00271f
 
-/* Scales of 16 rows, with what cutting takes away. */
-static inline __m512 hk_super_scale(const int8_t *integers, const uint16_t *halves) {
+/* Scales of 16 rows. */
+static inline __m512 hk_exact_super_scale(const int8_t *integers, const uint16_t *halves) {
   const __m512 scale = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)integers)));
-  const __m512 exact = _mm512_mul_ps(scale, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)halves)));
-  return _mm512_mul_ps(exact, _mm512_set1_ps(HK_CUT_OFF));
+  return _mm512_mul_ps(scale, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)halves)));
+}
+
+/* The same with what cutting takes away. */
+static inline __m512 hk_super_scale(const int8_t *integers, const uint16_t *halves) {
+  return _mm512_mul_ps(hk_exact_super_scale(integers, halves), _mm512_set1_ps(HK_CUT_OFF));
 }

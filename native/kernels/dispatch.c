@@ -18,14 +18,16 @@ static uint64_t enabled_states(void) {
  * process that asks; threads that it has already may use it from then on.
  */
 static int find_sets(void) {
-  uint32_t a, b, c, d, first_c, seventh_b, seventh_d, bf16 = 0;
+  uint32_t a, b, c, d, first_c, seventh_b, seventh_c, seventh_d, bf16 = 0;
   if (!__get_cpuid(1, &a, &b, &first_c, &d) || !(first_c & bit_OSXSAVE)) return 0;
   const uint64_t states = enabled_states();
   const uint32_t fma_f16c = bit_FMA | bit_F16C;
-  if (!__get_cpuid_count(7, 0, &a, &seventh_b, &c, &seventh_d)) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &seventh_b, &seventh_c, &seventh_d)) return 0;
   if ((first_c & fma_f16c) != fma_f16c || !(seventh_b & bit_AVX2) || (states & 0x6) != 0x6) return 0;
   int sets = HK_AVX2;
   if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) bf16 = a & (1u << 5);
+  /* Every CPU with BF16 in AVX-512 has VNNI, too, which one row needs. */
+  bf16 = bf16 && (seventh_c & (1u << 11));
   const uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
   if ((seventh_b & wide) != wide || (states & 0xe0) != 0xe0) return sets;
 #ifdef HK_WITH_AVX512_BF16
@@ -62,9 +64,32 @@ int hk_sets(void) {
   return sets;
 }
 
+int hk_run_product(int set, const struct hk_product *product, int64_t begin, int64_t end) {
+  if (!(hk_sets() & set)) return 0;
+  const int one_row_apart = (set & HK_ONE_ROW_APART) && product->m == 1;
+  switch (set & ~HK_ONE_ROW_APART) {
+#ifdef HK_WITH_AMX_BF16
+    case HK_AMX_BF16:
+      if (one_row_apart) hk_product_one_row(product, begin, end);
+      else hk_product_amx_bf16(product, begin, end);
+      return 1;
+#endif
+#ifdef HK_WITH_AVX512_BF16
+    case HK_AVX512_BF16:
+      if (one_row_apart) hk_product_one_row_avx512(product, begin, end);
+      else hk_product_avx512_bf16(product, begin, end);
+      return 1;
+#endif
+    case HK_AVX2:
+      if (one_row_apart) hk_product_one_row_avx2(product, begin, end);
+      else hk_product_avx2(product, begin, end);
+      return 1;
+    default: return 0;
+  }
+}
+
 int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *weights, const uint16_t *x, float *y,
                 int64_t y_stride, int64_t begin, int64_t end) {
-  if (!(hk_sets() & set)) return 0;
   const struct hk_product product = {.type = hk_packed_type(type),
                                      .n = n,
                                      .m = m,
@@ -73,19 +98,5 @@ int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *
                                      .x = x,
                                      .y = y,
                                      .y_stride = y_stride};
-  const int one_row_apart = (set & HK_ONE_ROW_APART) && m == 1;
-  (void)one_row_apart;
-  switch (set & ~HK_ONE_ROW_APART) {
-#ifdef HK_WITH_AMX_BF16
-    case HK_AMX_BF16:
-      if (one_row_apart) hk_product_one_row(&product, begin, end);
-      else hk_product_amx_bf16(&product, begin, end);
-      return 1;
-#endif
-#ifdef HK_WITH_AVX512_BF16
-    case HK_AVX512_BF16: hk_product_avx512_bf16(&product, begin, end); return 1;
-#endif
-    case HK_AVX2: hk_product_avx2(&product, begin, end); return 1;
-    default: return 0;
-  }
+  return hk_run_product(set, &product, begin, end);
 }

@@ -12,5 +12,8 @@ HK_API int hk_sets(void);
  * Strips [begin, end) of the product by one instruction set, perhaps with HK_ONE_ROW_APART.
  * Returns 0, and computes nothing, where that set is not among hk_sets().
  */
+int hk_run_product(int set, const struct hk_product *product, int64_t begin, int64_t end);
+
+/* The same for rows that follow one another. */
 HK_API int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *weights, const uint16_t *x,
                        float *y, int64_t y_stride, int64_t begin, int64_t end);

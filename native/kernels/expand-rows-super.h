@@ -1,22 +1,18 @@
 /* Blocks of Q4_K and Q6_K as rows of BF16, [row 16][element 32], with their scale. */
 #pragma once
 #include "cut-off.h"
+#include "expand-nibbles.h"
+#include "prefetch.h"
 
 static inline __attribute__((always_inline)) void hk_expand_rows_q4_k(const uint8_t *from, const float *scales,
                                                                       const float *minima, uint16_t *to) {
   const __m512 integers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i one = _mm512_set1_epi16(1);
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; v++) {
-    const __m512i words = _mm512_loadu_si512(from + 64 * v);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      const __m512 values = _mm512_fmsub_ps(integers, _mm512_set1_ps(scales[4 * v + i]),
-                                            _mm512_set1_ps(minima[4 * v + i]));
-      const __m512i bits = i == 0 ? _mm512_slli_epi16(words, 1) : _mm512_srli_epi16(words, 4 * i - 1);
-      _mm512_store_si512(to + 32 * (4 * v + i),
-                         _mm512_permutexvar_epi16(_mm512_or_si512(bits, one), _mm512_castps_si512(values)));
-    }
+  uint8_t turned[256] __attribute__((aligned(64)));
+  hk_turn_nibbles(from, turned);
+#pragma GCC unroll 16
+  for (int row = 0; row < 16; row++) {
+    const __m512 scale = _mm512_set1_ps(scales[row]), minimum = _mm512_set1_ps(minima[row]);
+    hk_look_up_nibbles(turned, row, _mm512_fmsub_ps(integers, scale, minimum), to + 32 * row);
   }
 }
 
@@ -49,12 +45,12 @@ static inline __attribute__((always_inline)) void hk_expand_rows_q6_k(const uint
 /* The blocks [begin, begin + count) of a strip. */
 static inline __attribute__((always_inline)) void hk_expand_rows_super(enum hk_type type, const uint8_t *strip,
                                                                        int64_t blocks, int64_t begin, int count,
-                                                                       uint16_t *to, int64_t ahead_bytes) {
+                                                                       uint16_t *to) {
   float first[HK_STRIP] __attribute__((aligned(64))), second[HK_STRIP] __attribute__((aligned(64)));
   const int64_t bytes = hk_integer_bytes(type);
   for (int64_t block = begin; block < begin + count; block++, to += HK_BLOCK_BYTES / 2) {
     const uint8_t *from = strip + block * bytes;
-    for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch((const char *)from + ahead_bytes + at, _MM_HINT_T0);
+    hk_prefetch(type, strip, blocks, block, 2);
     const int8_t *scales = hk_block_scales(type, strip, blocks, block);
     const uint16_t *supers = hk_super_scales(type, strip, blocks, block);
     _mm512_store_ps(first, hk_super_scale(scales, supers));

@@ -1,7 +1,9 @@
 /* Blocks of quantized weights as rows of BF16, [row 16][element 32], with their scale. */
 #pragma once
 #include "cut-off.h"
+#include "expand-nibbles.h"
 #include "expand-rows-super.h"
+#include "prefetch.h"
 #include "kernels.h"
 #include <immintrin.h>
 
@@ -48,24 +50,14 @@ static inline __attribute__((always_inline)) void hk_transpose(__m512 *r) {
   }
 }
 
-/*
- * The 16 values that a row of a block can have are its look-up table: BF16 in the upper halves of F32, which words with
- * an odd index are. Of an index five bits count, here those of the integer and a one.
- */
 static inline __attribute__((always_inline)) void hk_expand_rows_q4_0(const uint8_t *from, const float *scales,
                                                                       uint16_t *to) {
   const __m512 integers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-  const __m512i one = _mm512_set1_epi16(1);
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; v++) {
-    const __m512i words = _mm512_loadu_si512(from + 64 * v);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      const __m512i table = _mm512_castps_si512(_mm512_mul_ps(integers, _mm512_set1_ps(scales[4 * v + i])));
-      const __m512i bits = i == 0 ? _mm512_slli_epi16(words, 1) : _mm512_srli_epi16(words, 4 * i - 1);
-      _mm512_store_si512(to + 32 * (4 * v + i), _mm512_permutexvar_epi16(_mm512_or_si512(bits, one), table));
-    }
-  }
+  uint8_t turned[256] __attribute__((aligned(64)));
+  hk_turn_nibbles(from, turned);
+#pragma GCC unroll 16
+  for (int row = 0; row < 16; row++)
+    hk_look_up_nibbles(turned, row, _mm512_mul_ps(integers, _mm512_set1_ps(scales[row])), to + 32 * row);
 }
 
 static inline __attribute__((always_inline)) void hk_expand_rows_q8_0(const uint8_t *from, const float *scales,
@@ -88,16 +80,16 @@ static inline __attribute__((always_inline)) void hk_expand_rows_q8_0(const uint
 /* The blocks [begin, begin + count) of a strip. */
 static inline __attribute__((always_inline)) void hk_expand_rows(enum hk_type type, const uint8_t *strip,
                                                                  int64_t blocks, int64_t begin, int count,
-                                                                 uint16_t *to, int64_t ahead_bytes) {
+                                                                 uint16_t *to) {
   if (hk_is_super(type)) {
-    hk_expand_rows_super(type, strip, blocks, begin, count, to, ahead_bytes);
+    hk_expand_rows_super(type, strip, blocks, begin, count, to);
     return;
   }
   float scales[HK_STRIP] __attribute__((aligned(64)));
   const int64_t bytes = hk_integer_bytes(type);
   for (int block = 0; block < count; block++, to += HK_BLOCK_BYTES / 2) {
     const uint8_t *from = strip + (begin + block) * bytes;
-    for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch((const char *)from + ahead_bytes + at, _MM_HINT_T0);
+    hk_prefetch(type, strip, blocks, begin + block, 2);
     const __m256i halves = _mm256_loadu_si256((const __m256i *)hk_scales(type, strip, blocks, begin + block));
     _mm512_store_ps(scales, _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(HK_CUT_OFF)));
     /* Each is read from memory again, into all lanes at once: compilers would move them through one busy port. */

@@ -46,24 +46,23 @@ static struct buffer_type **type_of(void **buffer, const void *type) {
   return NULL;
 }
 
-/* Name of the first tensor with a weight that is no number; empty: there was none. */
-static char refused[64];
-static int refused_any;
+/* Name of a tensor with a weight that is no number, which this thread has written. */
+static _Thread_local char refused[64];
+static _Thread_local int refused_any;
 
 /*
- * The name of a tensor that was written into one of these layouts and has a weight that is NaN or infinite, once;
- * NULL where there is none. Writing cannot fail in ggml, so who has written asks here.
+ * The name of a tensor that the calling thread wrote into one of these layouts and that has a weight that is NaN or
+ * infinite, once; NULL where there is none. Writing cannot fail in ggml, so who has written asks here.
  */
 HK_API const char *hk_take_refused(void) {
-  int written = 2;
-  return __atomic_compare_exchange_n(&refused_any, &written, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED) ? refused : NULL;
+  const int any = refused_any;
+  refused_any = 0;
+  return any ? refused : NULL;
 }
 
 static void refuse(const struct tensor *tensor) {
-  int none = 0;
-  if (!__atomic_compare_exchange_n(&refused_any, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
-  memcpy(refused, tensor->name, sizeof refused - 1);
-  __atomic_store_n(&refused_any, 2, __ATOMIC_RELEASE);
+  if (!refused_any) memcpy(refused, tensor->name, sizeof refused - 1);
+  refused_any = 1;
 }
 
 /* Whole tensors only, as ggml's own special layouts. `set` is known by the function. */

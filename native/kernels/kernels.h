@@ -53,13 +53,28 @@ struct hk_product {
   float *y;
   /* Floats from one row of y to the next. */
   int64_t y_stride;
+  /* Where row r of the result goes: it is row rows[r] of y. NULL: row r. */
+  const int32_t *rows;
 };
+
+static inline float *hk_row(const struct hk_product *p, int64_t row) {
+  return p->y + (p->rows ? p->rows[row] : row) * p->y_stride;
+}
 
 /* Computes the strips [begin, end). */
 typedef void hk_product_function(const struct hk_product *product, int64_t begin, int64_t end);
 hk_product_function hk_product_avx2, hk_product_avx512_bf16, hk_product_amx_bf16;
-/* Quantized weights in rows, m = 1. */
-hk_product_function hk_product_one_row;
+/* Quantized weights in rows, or in pairs, m = 1. */
+hk_product_function hk_product_one_row, hk_product_one_row_avx512, hk_product_one_row_avx2;
+
+/* A block of one row as integers of 16 bits: in two bytes the upper ones are -127 to 127, the lower -128 to 127. */
+#define HK_INTEGER_MAX 32639.0f
+/* A block of smaller numbers counts as zeros: the factor that makes them whole numbers would be infinite. */
+#define HK_SMALLEST 1e-30f
+struct hk_summary {
+  /* Of the whole block, and of the first and the last 16 elements. */
+  float scale, sum, first, second;
+};
 
 static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
 
@@ -70,6 +85,17 @@ static inline int hk_tile_rows(int64_t m) {
   int rows = 1;
   while (rows < m && rows < HK_TILE_MAX) rows *= 2;
   return rows;
+}
+
+/*
+ * Rows of x that pass over a chunk of weights before the next chunk is taken: whole tiles, so many at most. Passes are
+ * about equal, since even one that has few rows reads all weights: decoding sequences come on top of a prompt's 256.
+ * Higher: weights are read and expanded less often; lower: the rows' chunk stays in the second cache.
+ */
+#define HK_PASS_MAX 320
+static inline int64_t hk_pass_rows(int64_t m) {
+  const int64_t passes = hk_ceil_div(m, HK_PASS_MAX);
+  return hk_ceil_div(hk_ceil_div(m, passes), 2 * HK_TILE_MAX) * 2 * HK_TILE_MAX;
 }
 
 static inline int64_t hk_blocks(int64_t k) { return hk_ceil_div(k, HK_BLOCK); }
@@ -85,8 +111,8 @@ static inline int64_t hk_integer_bytes(enum hk_type type) {
  *          rows                              pairs
  *   BF16   [row 16][element 32]              [pair 16][row 16][2]
  *   Q8_0   [row 16][element 32]              [pair 16][2][row 16]
- *   Q4_0   [4][element 32] words of 4 bits   [4][row 16][2] words of 4 bits
- *          for each of 4 rows                for each of 4 pairs
+ *   Q4_0   [4][row 16][2][2] bytes           [4][row 16][2] words of 4 bits
+ *          of 2 elements: see hk_nibbles     for each of 4 pairs
  *
  * Q4_K and Q6_K: see super-block.h.
  */
@@ -94,6 +120,15 @@ static inline int64_t hk_strip_bytes(enum hk_type type, int64_t blocks) {
   const int64_t super_bytes = type == HK_Q4_K ? 4 * HK_STRIP : type == HK_Q6_K ? 2 * HK_STRIP : 0;
   if (super_bytes) return blocks * (hk_integer_bytes(type) + 2 * HK_STRIP) + blocks / 8 * super_bytes;
   return blocks * (hk_integer_bytes(type) + (type == HK_BF16 ? 0 : 2 * HK_STRIP));
+}
+
+/*
+ * Elements e and e + 8 of a row, for e from 0 to 7 and from 16 to 23, in rows of 4 bits: in the lower and the upper half
+ * of a byte. Four bytes of a row are four elements for VPDPBUSD, twice; and turned by 4 bits for each 8 elements, their
+ * words are the row as the tile unit takes it.
+ */
+static inline int64_t hk_nibbles(int row, int element) {
+  return 64 * ((element & 7) >> 1) + 4 * row + 2 * (element & 1) + (element >> 4);
 }
 
 static inline const uint16_t *hk_scales(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t block) {

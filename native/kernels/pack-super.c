@@ -32,11 +32,6 @@ static void q6_k_integers(const uint8_t *source, int block, uint8_t *q) {
 }
 
 /* Integers are added to what was zero. */
-static void rows_q4(const uint8_t *q, int row, uint8_t *block) {
-  uint16_t *words = (uint16_t *)block + 32 * (row >> 2);
-  for (int element = 0; element < HK_BLOCK; element++) words[element] |= (uint16_t)(q[element] << 4 * (row & 3));
-}
-
 static void pairs_q4(const uint8_t *q, int row, uint8_t *block) {
   uint16_t *words = (uint16_t *)block + 2 * row;
   for (int element = 0; element < HK_BLOCK; element++)
@@ -68,7 +63,7 @@ static void pack_q4_k(int set, const uint8_t *source, int64_t blocks, int row, u
     q4_k_scales(from + 4, block % HK_SUPER, scales, scales + HK_STRIP);
     memcpy(supers, from, 2);
     memcpy(supers + 2 * HK_STRIP, from + 2, 2);
-    if (hk_is_in_rows(set)) rows_q4(q, row, strip + block * hk_integer_bytes(HK_Q4_K));
+    if (hk_is_in_rows(set)) hk_pack_nibbles(q, row, strip + block * hk_integer_bytes(HK_Q4_K));
     else pairs_q4(q, row, strip + block * hk_integer_bytes(HK_Q4_K));
   }
 }

@@ -1,5 +1,6 @@
 /* Weights from the layout of model files into strips. */
 #include "pack.h"
+#include <immintrin.h>
 #include <string.h>
 
 int hk_can_pack(int type, int64_t k) {
@@ -22,18 +23,29 @@ static void pack_row_bf16(const uint8_t *source, int64_t k, int row, uint8_t *st
   }
 }
 
-/* Four rows share a word of every element. The first of them is written first and clears what was there. */
+/* The first and the last 16 integers of a block. */
+static inline void store_nibbles(__m128i first, __m128i second, int row, uint8_t *block) {
+  const __m128i low = _mm_or_si128(first, _mm_slli_epi16(_mm_srli_si128(first, 8), 4));
+  const __m128i high = _mm_or_si128(second, _mm_slli_epi16(_mm_srli_si128(second, 8), 4));
+  uint32_t words[4];
+  _mm_storeu_si128((__m128i *)words, _mm_unpacklo_epi8(low, high));
+  for (int v = 0; v < 4; v++) memcpy(block + hk_nibbles(row, 2 * v), words + v, 4);
+}
+
+void hk_pack_nibbles(const uint8_t *integers, int row, uint8_t *block) {
+  store_nibbles(_mm_loadu_si128((const __m128i *)integers), _mm_loadu_si128((const __m128i *)(integers + 16)), row,
+                block);
+}
+
+/* struct block_q4_0 of ggml: an F16, then 16 bytes, whose lower halves come first. */
 static void pack_row_q4_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
   uint16_t *scales = (uint16_t *)(strip + blocks * 256) + row;
-  const int shift = 4 * (row & 3);
+  const __m128i four_bits = _mm_set1_epi8(15);
   for (int64_t block = 0; block < blocks; block++, source += 18) {
     memcpy(scales + block * HK_STRIP, source, 2);
-    uint16_t *words = (uint16_t *)(strip + block * 256) + 32 * (row >> 2);
-    for (int byte = 0; byte < 16; byte++) {
-      const uint16_t low = source[2 + byte] & 15, high = source[2 + byte] >> 4;
-      words[byte] = (uint16_t)((shift ? words[byte] : 0) | low << shift);
-      words[byte + 16] = (uint16_t)((shift ? words[byte + 16] : 0) | high << shift);
-    }
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)(source + 2));
+    store_nibbles(_mm_and_si128(bytes, four_bits), _mm_and_si128(_mm_srli_epi16(bytes, 4), four_bits), row,
+                  strip + block * 256);
   }
 }
 

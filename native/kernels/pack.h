@@ -17,6 +17,9 @@ int64_t hk_row_bytes(int type, int64_t k);
  */
 HK_API int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed);
 
+/* 32 integers of 4 bits as row `row` of a block in rows. */
+void hk_pack_nibbles(const uint8_t *integers, int row, uint8_t *block);
+
 /* Bytes of a row in super-blocks, and row `row` of a strip that is zero so far. */
 int64_t hk_super_row_bytes(int type, int64_t k);
 void hk_pack_super_row(int set, int type, const uint8_t *source, int64_t k, int row, uint8_t *strip);
@@ -26,6 +29,9 @@ void hk_round_f16(int64_t k, const uint16_t *source, uint16_t *rounded);
 
 /* Whether all weights of a row are numbers. */
 int hk_is_finite_row(int type, int64_t k, const uint8_t *source);
+
+/* Whether all weights of n rows, as model files have them, are numbers; 1 for types that have no packed layout. */
+HK_API int hk_are_finite(int type, int64_t n, int64_t k, const uint8_t *source);
 
 /* Bytes of m packed rows of activations. */
 HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
@@ -38,9 +44,12 @@ HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
 HK_API void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
                          int64_t begin, int64_t end);
 
-/* One row for hk_product_one_row; k is a multiple of HK_BLOCK. */
+/* One row for hk_product_one_row, and for those of weights in pairs; k is a multiple of HK_BLOCK. */
 void hk_pack_one_row(int64_t k, const float *x, uint16_t *packed, int64_t begin, int64_t end);
+void hk_pack_one_row_pairs(int64_t k, const float *x, uint16_t *packed, int64_t begin, int64_t end);
 
-/* The same for one tile of 16 rows, of which `valid` are there, in pairs. */
-void hk_pack_tile_amx(int valid, int64_t k, const float *x, int64_t x_stride, uint16_t *tile, int64_t begin,
-                      int64_t end);
+/* One tile of m rows, whose rows lie anywhere; NULL behind the last of them. */
+void hk_pack_tile(int set, int64_t m, int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end);
+
+/* The same for a tile of 16 rows, in pairs. */
+void hk_pack_tile_amx(int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end);

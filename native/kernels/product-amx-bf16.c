@@ -10,12 +10,8 @@
 /* Blocks along k before other rows of x: higher, fewer sums leave the tile unit unfinished; lower, 32 columns of
  * weights (128 KiB as BF16) and the rows of x beside them stay in the second cache. */
 #define BLOCKS_AT_ONCE 64
-/* Rows of x that pass over a chunk of weights (1 MiB with BLOCKS_AT_ONCE): higher, weights are expanded less often. */
-#define ROWS_AT_ONCE 256
 /* Expanded blocks of a strip that are kept: one is multiplied while the next is expanded. */
 #define RING 4
-/* Bytes in front of what is expanded that are asked of the memory: about its latency times its rate for one core. */
-#define AHEAD_BYTES 4096
 
 struct tile_config {
   uint8_t palette, start_row, reserved[14];
@@ -42,18 +38,47 @@ struct part {
   const uint16_t *w[2];
   /* Of each tile of x. */
   const uint16_t *x[2];
-  float *y[2];
+  /* Its first row in the result, and rows of it that are there. */
+  int64_t row[2];
   int valid[2];
-  int64_t y_stride;
+  const struct hk_product *product;
+  /* Column of the first strip in the result. */
+  int64_t column;
   __mmask16 columns[2];
   int strips, tiles, width, count;
   /* Whether the sums begin here; else they go on from y. */
   int first;
+  /* Of each of the next two strips: blocks in memory; and which of their 32 lines this part asks for, block by block. */
+  const uint8_t *next[2];
+  int line_begin, line_end;
 };
+
+/* Parts from which on weights are asked for. Lower: with few parts the processor fetches ahead well enough by itself,
+ * and is disturbed. */
+#define ASKING_PARTS_MIN 4
+/* Lines of a block of two strips as BF16. */
+#define LINES (2 * HK_BLOCK_BYTES / 64)
+
+/* Asks for what comes next while the tile unit is busy: else each pair of strips would begin with waiting. */
+static inline __attribute__((always_inline)) void ask_for_next(const struct part *p, int block) {
+  for (int line = p->line_begin; line < p->line_end; line++)
+    _mm_prefetch((const char *)p->next[line / (LINES / 2)] + block * HK_BLOCK_BYTES + line % (LINES / 2) * 64,
+                 _MM_HINT_T1);
+}
+
+/* Where the sums go: a store to memory that is far away would wait for what it overwrites. */
+static inline __attribute__((always_inline)) void ask_for_results(const int strips, const int tiles,
+                                                                  const struct part *p) {
+  for (int tile = 0; tile < tiles; tile++)
+    for (int row = 0; row < p->valid[tile]; row++)
+      for (int strip = 0; strip < strips; strip++)
+        _mm_prefetch((const char *)(hk_row(p->product, p->row[tile] + row) + p->column + strip * HK_STRIP),
+                     _MM_HINT_T1);
+}
 
 /* Sums of one strip and tile of x to y, which has them the other way around, or back. */
 static void sums_out(const struct part *p, int strip, int tile, const float *sums) {
-  float *y = p->y[tile] + strip * HK_STRIP;
+  const int64_t column = p->column + strip * HK_STRIP;
   __m512 rows[16];
   if (p->width == 16) {
     for (int row = 0; row < 16; row++) rows[row] = _mm512_load_ps(sums + 16 * row);
@@ -63,15 +88,16 @@ static void sums_out(const struct part *p, int strip, int tile, const float *sum
     for (int row = 0; row < p->width; row++) rows[row] = _mm512_i32gather_ps(places, sums + row, 4);
   }
   for (int row = 0; row < p->valid[tile]; row++)
-    _mm512_mask_storeu_ps(y + row * p->y_stride, p->columns[strip], rows[row]);
+    _mm512_mask_storeu_ps(hk_row(p->product, p->row[tile] + row) + column, p->columns[strip], rows[row]);
 }
 
 static void sums_in(const struct part *p, int strip, int tile, float *sums) {
-  const float *y = p->y[tile] + strip * HK_STRIP;
+  const int64_t column = p->column + strip * HK_STRIP;
   __m512 rows[16];
   for (int row = 0; row < 16; row++)
-    rows[row] = row < p->valid[tile] ? _mm512_maskz_loadu_ps(p->columns[strip], y + row * p->y_stride)
-                                     : _mm512_setzero_ps();
+    rows[row] = row < p->valid[tile]
+                    ? _mm512_maskz_loadu_ps(p->columns[strip], hk_row(p->product, p->row[tile] + row) + column)
+                    : _mm512_setzero_ps();
   hk_transpose(rows);
   for (int row = 0; row < 16; row++) _mm512_store_ps(sums + 16 * row, rows[row]);
 }
@@ -99,7 +125,9 @@ static inline __attribute__((always_inline)) void multiply(const int strips, con
   const uint16_t *w0 = p->w[0], *w1 = p->w[1], *x0 = p->x[0], *x1 = p->x[1];
   BEGIN(0, 0, 0) BEGIN(1, 1, 0) BEGIN(2, 0, 1) BEGIN(3, 1, 1)
   WRITTEN();
+  ask_for_results(strips, tiles, p);
   for (int block = 0; block < p->count; block++) {
+    ask_for_next(p, block);
     _tile_loadd(4, w0, 64);
     _tile_loadd(6, x0, x_bytes);
     _tile_dpbf16ps(0, 4, 6);
@@ -130,7 +158,7 @@ static inline __attribute__((always_inline)) void multiply_stream(const enum hk_
   for (int64_t block = 0; block <= blocks; block++) {
     if (block < blocks)
       for (int strip = 0; strip < strips; strip++)
-        hk_expand_rows(type, packed[strip], blocks, block, 1, w[block & (RING - 1)][strip], AHEAD_BYTES);
+        hk_expand_rows(type, packed[strip], blocks, block, 1, w[block & (RING - 1)][strip]);
     WRITTEN();
     if (block == 0) continue;
     _tile_loadd(6, x, x_bytes);
@@ -155,7 +183,8 @@ static void multiply_any(const struct part *p) {
 static inline __attribute__((always_inline)) struct part part_of(const struct hk_product *p, int64_t strip,
                                                                 int64_t end) {
   const int strips = end - strip > 1 ? 2 : 1;
-  return (struct part){.y_stride = p->y_stride,
+  return (struct part){.product = p,
+                       .column = strip * HK_STRIP,
                        .columns = {hk_columns(p->n, strip), strips > 1 ? hk_columns(p->n, strip + 1) : 0},
                        .strips = strips,
                        .width = hk_tile_rows(p->m)};
@@ -169,7 +198,7 @@ static inline __attribute__((always_inline)) void few_rows(const enum hk_type ty
     struct part part = part_of(p, strip, end);
     const uint8_t *packed[2] = {p->weights + strip * strip_bytes, p->weights + (strip + 1) * strip_bytes};
     part.x[0] = p->x;
-    part.y[0] = p->y + strip * HK_STRIP;
+    part.row[0] = 0;
     part.valid[0] = (int)p->m;
     part.tiles = 1;
     part.first = 1;
@@ -185,10 +214,10 @@ static inline __attribute__((always_inline)) void few_rows(const enum hk_type ty
 static inline __attribute__((always_inline)) void many_rows(const enum hk_type type, const struct hk_product *p,
                                                             int64_t begin, int64_t end) {
   uint16_t expanded[2][BLOCKS_AT_ONCE * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
-  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks), pass = hk_pass_rows(p->m);
   for (int64_t chunk = 0; chunk < p->blocks; chunk += BLOCKS_AT_ONCE)
-    for (int64_t from = 0; from < p->m; from += ROWS_AT_ONCE) {
-      const int64_t to = from + ROWS_AT_ONCE < p->m ? from + ROWS_AT_ONCE : p->m;
+    for (int64_t from = 0; from < p->m; from += pass) {
+      const int64_t to = from + pass < p->m ? from + pass : p->m;
       const int count = (int)(p->blocks - chunk < BLOCKS_AT_ONCE ? p->blocks - chunk : BLOCKS_AT_ONCE);
       for (int64_t strip = begin; strip < end; strip += 2) {
         struct part part = part_of(p, strip, end);
@@ -197,12 +226,19 @@ static inline __attribute__((always_inline)) void many_rows(const enum hk_type t
         for (int side = 0; side < part.strips; side++) {
           const uint8_t *packed = p->weights + (strip + side) * strip_bytes;
           part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + chunk * HK_BLOCK_BYTES) : expanded[side];
-          if (type != HK_BF16) hk_expand_rows(type, packed, p->blocks, chunk, count, expanded[side], AHEAD_BYTES);
+          if (type != HK_BF16) hk_expand_rows(type, packed, p->blocks, chunk, count, expanded[side]);
         }
+        /* Each part asks for a share of the lines. */
+        const int parts = (int)hk_ceil_div(to - from, 2 * HK_TILE_MAX), share = (LINES + parts - 1) / parts;
+        const int asks = type == HK_BF16 && parts >= ASKING_PARTS_MIN && strip + 2 < end;
+        for (int side = 0; side < 2; side++)
+          part.next[side] = p->weights + (strip + 2 + side) * strip_bytes + chunk * HK_BLOCK_BYTES;
         for (int64_t row = from; row < to;) {
+          part.line_begin = part.line_end;
+          part.line_end = !asks ? 0 : part.line_begin + share < LINES ? part.line_begin + share : LINES;
           for (part.tiles = 0; part.tiles < 2 && row < to; part.tiles++, row += HK_TILE_MAX) {
             part.x[part.tiles] = p->x + (row * p->blocks + chunk * HK_TILE_MAX) * HK_BLOCK;
-            part.y[part.tiles] = p->y + row * p->y_stride + strip * HK_STRIP;
+            part.row[part.tiles] = row;
             part.valid[part.tiles] = to - row < HK_TILE_MAX ? (int)(to - row) : HK_TILE_MAX;
           }
           multiply_any(&part);

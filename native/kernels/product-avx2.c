@@ -7,7 +7,6 @@
 #define CHUNK 8
 /* Rows of x that are multiplied together: 8 sums, two vectors of weights and one of x fit into the registers. */
 #define ROWS 4
-#define ROWS_AT_ONCE 256
 
 /* A block as F32, [element][row of the strip]. */
 static void expand_bf16(const uint8_t *from, float *to) {
@@ -119,9 +118,10 @@ void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
   float x[CHUNK * HK_BLOCK * ROWS] __attribute__((aligned(64)));
   float total[ROWS * HK_STRIP] __attribute__((aligned(64)));
   const int64_t strip_bytes = hk_strip_bytes(p->type, p->blocks);
+  const int64_t pass = hk_pass_rows(p->m);
   const int tile_rows = hk_tile_rows(p->m), rows = tile_rows < ROWS ? tile_rows : ROWS;
-  for (int64_t from = 0; from < p->m; from += ROWS_AT_ONCE) {
-    const int64_t to = from + ROWS_AT_ONCE < p->m ? from + ROWS_AT_ONCE : p->m;
+  for (int64_t from = 0; from < p->m; from += pass) {
+    const int64_t to = from + pass < p->m ? from + pass : p->m;
     for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
       struct part part = {.x = x, .w = w, .scales = p->type == HK_Q4_0 || p->type == HK_Q8_0 ? scales : NULL};
       part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
@@ -136,11 +136,11 @@ void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
               total[r * HK_STRIP + column] =
                   chunk == 0 || row + r >= to || column >= columns
                       ? 0
-                      : p->y[(row + r) * p->y_stride + strip * HK_STRIP + column];
+                      : hk_row(p, row + r)[strip * HK_STRIP + column];
           multiply_rows(rows, &part, total);
           for (int r = 0; r < rows && row + r < to; r++)
             for (int column = 0; column < columns; column++)
-              p->y[(row + r) * p->y_stride + strip * HK_STRIP + column] = total[r * HK_STRIP + column];
+              hk_row(p, row + r)[strip * HK_STRIP + column] = total[r * HK_STRIP + column];
         }
       }
     }

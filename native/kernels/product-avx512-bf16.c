@@ -4,9 +4,6 @@
 
 /* Blocks of two strips at once: 32 KiB as BF16, which the first cache holds. */
 #define CHUNK 16
-/* Rows of x that pass over a chunk of weights before the next is taken: lower, weights are expanded more often; higher,
- * the chunk of x (256 KiB) is pushed out of the second cache. */
-#define ROWS_AT_ONCE 256
 
 /* Where a part of the product begins. */
 struct part {
@@ -17,8 +14,9 @@ struct part {
   const uint16_t *w[2];
   const float *scales[2];
   int count;
-  float *y;
-  int64_t y_stride;
+  const struct hk_product *product;
+  /* Of the result: its first row, and the first column of its first strip. */
+  int64_t row, column;
   int valid;
   __mmask16 columns[2];
   int first;
@@ -38,7 +36,7 @@ static inline __attribute__((always_inline)) void multiply(const int rows, const
       total[row][strip] =
           p->first || row >= p->valid
               ? _mm512_setzero_ps()
-              : _mm512_maskz_loadu_ps(p->columns[strip], p->y + row * p->y_stride + strip * HK_STRIP);
+              : _mm512_maskz_loadu_ps(p->columns[strip], hk_row(p->product, p->row + row) + p->column + strip * HK_STRIP);
   const uint16_t *x = p->x, *w0 = p->w[0], *w1 = p->w[1];
   for (int block = 0; block < p->count; block++) {
     __m512 sum[8][2];
@@ -74,7 +72,8 @@ static inline __attribute__((always_inline)) void multiply(const int rows, const
 #pragma GCC unroll 2
     for (int strip = 0; strip < strips; strip++)
       if (row < p->valid)
-        _mm512_mask_storeu_ps(p->y + row * p->y_stride + strip * HK_STRIP, p->columns[strip], total[row][strip]);
+        _mm512_mask_storeu_ps(hk_row(p->product, p->row + row) + p->column + strip * HK_STRIP, p->columns[strip],
+                              total[row][strip]);
 }
 
 /* Rows that are multiplied together: as many as sums fit into registers beside their totals. */
@@ -103,10 +102,11 @@ static inline __attribute__((always_inline)) void product(const enum hk_type typ
   float scales[2][CHUNK * HK_STRIP] __attribute__((aligned(64)));
   const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
   const int tile_rows = hk_tile_rows(p->m);
-  for (int64_t from = 0; from < p->m; from += ROWS_AT_ONCE) {
-    const int64_t to = from + ROWS_AT_ONCE < p->m ? from + ROWS_AT_ONCE : p->m;
+  const int64_t pass = hk_pass_rows(p->m);
+  for (int64_t from = 0; from < p->m; from += pass) {
+    const int64_t to = from + pass < p->m ? from + pass : p->m;
     for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
-      struct part part = {.tile_rows = tile_rows, .y_stride = p->y_stride, .first = chunk == 0};
+      struct part part = {.tile_rows = tile_rows, .product = p, .first = chunk == 0};
       part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
       for (int64_t strip = begin; strip < end; strip += 2) {
         const int strips = end - strip > 1 ? 2 : 1;
@@ -125,7 +125,7 @@ static inline __attribute__((always_inline)) void product(const enum hk_type typ
           const int left = (int)(tile_rows - within);
           const int rows = left >= 8 && !scaled ? 8 : left >= 6 && scaled ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
           part.x = p->x + ((tile * p->blocks + chunk) * tile_rows + within) * HK_BLOCK;
-          part.y = p->y + row * p->y_stride + strip * HK_STRIP;
+          part.row = row, part.column = strip * HK_STRIP;
           part.valid = to - row < rows ? (int)(to - row) : rows;
           multiply_rows(rows, strips, scaled, &part);
           row += rows;

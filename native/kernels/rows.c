@@ -1,6 +1,6 @@
 /* Rows of packed weights as floats, as ggml's operator GET_ROWS gives those of plain ones: bit by bit the same. */
 #include "ggml-tensor.h"
-#include "kernels.h"
+#include "super-block.h"
 #include <immintrin.h>
 #include <string.h>
 
@@ -11,15 +11,40 @@ static float from_bf16(uint16_t half) {
   return value;
 }
 
-/* Element e of a block, which begins at `block`, of row r of its strip; without its scale. See hk_strip_bytes. */
-static float element(int in_rows, enum hk_type type, const uint8_t *block, int r, int e) {
+/* Where element e of row r is in its block: see hk_strip_bytes and super-block.h. Of BF16 its bits. */
+static int bits_of(int in_rows, enum hk_type type, const uint8_t *block, int r, int e) {
   const uint16_t *words = (const uint16_t *)block;
   const int pair = e >> 1, odd = e & 1;
-  if (type == HK_BF16) return from_bf16(in_rows ? words[32 * r + e] : words[32 * pair + 2 * r + odd]);
+  if (type == HK_BF16) return in_rows ? words[32 * r + e] : words[32 * pair + 2 * r + odd];
   if (type == HK_Q8_0) return (int8_t)(in_rows ? block[32 * r + e] : block[16 * e + r]);
-  const int integer = in_rows ? words[32 * (r >> 2) + e] >> 4 * (r & 3)
+  if (type == HK_Q6_K) {
+    const int low = in_rows ? block[32 * (r & 7) + e] >> (r < 8 ? 0 : 4) : block[16 * (e & 15) + r] >> (e < 16 ? 0 : 4);
+    const uint8_t *high = block + HK_Q6_K_LOW;
+    const int top = in_rows ? high[32 * (r & 3) + e] >> 2 * (r >> 2) : high[16 * (e & 7) + r] >> 2 * (e >> 3);
+    return (low & 15) | (top & 3) << 4;
+  }
+  const int integer = in_rows ? block[hk_nibbles(r, e & ~8)] >> (e & 8 ? 4 : 0)
                               : words[32 * (pair >> 2) + 2 * r + odd] >> 4 * (pair & 3);
-  return (float)((integer & 15) - 8);
+  return integer & 15;
+}
+
+/* What an integer of a block of one row is multiplied by, in either half of the block, and and what is subtracted
+ * before and after. */
+struct unpacking {
+  float scale[2], minimum;
+  int least;
+};
+
+static struct unpacking unpacking_of(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t block, int r) {
+  if (!hk_is_super(type)) {
+    const float scale = _cvtsh_ss(hk_scales(type, strip, blocks, block)[r]);
+    return (struct unpacking){{scale, scale}, 0, type == HK_Q4_0 ? 8 : 0};
+  }
+  const int8_t *integers = hk_block_scales(type, strip, blocks, block);
+  const uint16_t *supers = hk_super_scales(type, strip, blocks, block);
+  const float first = _cvtsh_ss(supers[r]) * integers[r];
+  if (type == HK_Q6_K) return (struct unpacking){{first, _cvtsh_ss(supers[r]) * integers[HK_STRIP + r]}, 0, 32};
+  return (struct unpacking){{first, first}, _cvtsh_ss(supers[HK_STRIP + r]) * integers[HK_STRIP + r], 0};
 }
 
 static void unpack_row(int in_rows, enum hk_type type, int64_t k, const uint8_t *weights, int64_t row, float *to) {
@@ -28,9 +53,14 @@ static void unpack_row(int in_rows, enum hk_type type, int64_t k, const uint8_t 
   const int r = (int)(row % HK_STRIP);
   for (int64_t block = 0; block < blocks; block++) {
     const uint8_t *from = strip + block * hk_integer_bytes(type);
-    const float scale = type == HK_BF16 ? 1 : _cvtsh_ss(hk_scales(type, strip, blocks, block)[r]);
     const int64_t left = k - block * HK_BLOCK;
-    for (int e = 0; e < HK_BLOCK && e < left; e++) *to++ = scale * element(in_rows, type, from, r, e);
+    if (type == HK_BF16) {
+      for (int e = 0; e < HK_BLOCK && e < left; e++) *to++ = from_bf16((uint16_t)bits_of(in_rows, type, from, r, e));
+      continue;
+    }
+    const struct unpacking how = unpacking_of(type, strip, blocks, block, r);
+    for (int e = 0; e < HK_BLOCK && e < left; e++)
+      *to++ = how.scale[e >> 4] * (float)(bits_of(in_rows, type, from, r, e) - how.least) - how.minimum;
   }
 }
 

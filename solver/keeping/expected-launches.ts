@@ -51,3 +51,22 @@ function takenFrom(
     .toSpliced(at, 1, { ...group, nodes: group.nodes - node_count }, rest)
     .filter(({ nodes }) => nodes > 0);
 }
+
+/**
+ * The offers of a machine that nobody asks a queue about, without the accelerators that launches there have: a worker
+ * has its device alone.
+ */
+export function withoutHeld(
+  offers: readonly NodeKindOffer[],
+  launches: readonly Pick<PlannedLaunch, 'node_kind' | 'devices_per_node'>[],
+): NodeKindOffer[] {
+  return offers.flatMap((offer) => {
+    const { kind, model, count } = offer.devices;
+    if (kind === 'cpu') return [offer];
+    const held = launches
+      .filter((launch) => launch.node_kind === offer.node_kind && launch.devices_per_node.model === model)
+      .reduce((sum, launch) => sum + launch.devices_per_node.count, 0);
+    if (held >= count) return [];
+    return [{ ...offer, devices: { ...offer.devices, count: count - held } }];
+  });
+}

@@ -4,10 +4,12 @@
  * are placed.
  */
 import type { NodeKindOffer, PlacementQuestion } from '../../spec/plan.ts';
+import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import type { AssignmentOption, AssignmentProblem } from '../assignment/problem.ts';
 import { type SolveResult, solveAssignment } from '../assignment/solve.ts';
 import { onRealGpu } from './engine-choice.ts';
-import { type LatencyEstimator, workloadOf } from './latency-estimator.ts';
+import type { LatencyEstimator } from './latency-estimator.ts';
+import { workloadOf } from './model-facts.ts';
 import type { OptionCost } from './objective.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -71,7 +73,14 @@ function byHostMemory(option: PlacementOption, question: PlacementQuestion): num
 
 /** The same where models of the native engine may share a device: its memory is what they divide. */
 function partsTaken(option: PlacementOption, question: PlacementQuestion): number {
-  if (option.engine !== 'native') return devicesTaken(option, question);
+  const { memory, model, engine, offer } = option;
+  if (canSleep(engine, model.spec) && option.device_count === 1)
+    // One is awake: so many fit as leave room for what the others keep.
+    return (
+      asleep_bytes /
+      Math.max(asleep_bytes, offer.devices.memory_bytes - memory.bytes_per_device + asleep_bytes)
+    );
+  if (engine !== 'native') return devicesTaken(option, question);
   return Math.max(
     option.memory.bytes_per_device / option.offer.devices.memory_bytes,
     byHostMemory(option, question),

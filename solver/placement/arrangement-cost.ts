@@ -1,6 +1,7 @@
 /** What replicas cost where they are, as `place` counts it: two arrangements are compared by one measure. */
 import type { PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
-import { LatencyEstimator, shapeOf } from './latency-estimator.ts';
+import { LatencyEstimator } from './latency-estimator.ts';
+import { shapeOf } from './model-facts.ts';
 import { objectiveCost } from './objective.ts';
 import { type PlacementOption, placementOptions } from './options.ts';
 

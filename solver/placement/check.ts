@@ -2,7 +2,9 @@
  * Holds a finished placement against the question, from the rules alone: it shares no code with what made
  * the placement. Every plan passes here before it is shown.
  */
+import { stageBounds } from '../../spec/model-yaml.ts';
 import type { Placement, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { canSleep } from '../../spec/sleeping-engine.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 
 /** What is wrong, one sentence each; empty for a sound placement. */
@@ -81,7 +83,7 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
   const limit = launch.time_limit_s;
   if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
     faults.push(`${limit} s of wall time of ${offer.time_limit_max_s}`);
-  const taken = new Map<number, { model: string; native: boolean; bytes: number }[]>();
+  const taken = new Map<number, { model: string; native: boolean; sleeps: boolean; bytes: number }[]>();
   for (const unit of launch.units) {
     const model = question.models.find(({ spec }) => spec.name === unit.model.name);
     if (model === undefined) {
@@ -94,10 +96,12 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     const kinds = model.spec.devices.node_kinds;
     if (kinds.length > 0 && !kinds.includes(launch.node_kind))
       faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
-    const { tensor, pipeline } = model.spec.parallel;
+    const { tensor } = model.spec.parallel;
+    const { stages_min, stages_max } = stageBounds(model.spec);
     const degree = tensor === 'auto' ? unit.tensor : tensor;
     const devices = unit.device_count * (unit.nodes ?? 1);
-    if (unit.tensor !== degree || unit.pipeline !== pipeline || devices !== degree * pipeline)
+    const isWithin = unit.pipeline >= stages_min && unit.pipeline <= stages_max;
+    if (unit.tensor !== degree || !isWithin || devices !== degree * stages_max)
       faults.push(`${unit.unit} takes ${devices} devices as ${unit.tensor} × ${unit.pipeline}`);
     if ((unit.nodes ?? 1) !== launch.node_count)
       faults.push(`${unit.unit} takes ${unit.nodes ?? 1} node(s) of a job of ${launch.node_count}`);
@@ -106,21 +110,27 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     if (heads !== undefined && heads % unit.tensor !== 0)
       faults.push(`${unit.unit} divides ${heads} heads by ${unit.tensor}`);
     const kv_bytes = unit.kv_tokens * kvBytesPerToken(unit.engine, model, unit.model.precision);
-    const bytes = (unit.weight_bytes + kv_bytes) / devices;
+    const bytes = (unit.weight_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);
       const sharers = taken.get(device) ?? [];
-      sharers.push({ model: unit.model.name, native: unit.engine === 'native', bytes });
+      const sleeps = canSleep(unit.engine, unit.model);
+      sharers.push({ model: unit.model.name, native: unit.engine === 'native', sleeps, bytes });
       taken.set(device, sharers);
     }
   }
   for (const [device, sharers] of taken) {
-    const bytes = sharers.reduce((sum, each) => sum + each.bytes, 0);
+    // Of engines that sleep one is awake.
+    const inTurns = sharers.every(({ sleeps }) => sleeps);
+    const bytes = inTurns
+      ? Math.max(...sharers.map((each) => each.bytes))
+      : sharers.reduce((sum, each) => sum + each.bytes, 0);
     if (bytes > offer.devices.memory_bytes)
       faults.push(`device ${device}: ${Math.ceil(bytes)} bytes of ${offer.devices.memory_bytes}`);
     if (sharers.length === 1) continue;
-    if (sharers.some(({ native }) => !native)) faults.push(`device ${device} is shared by a wrapped engine`);
+    if (!inTurns && sharers.some(({ native }) => !native))
+      faults.push(`device ${device} is shared by a wrapped engine`);
     if (new Set(sharers.map(({ model }) => model)).size < sharers.length)
       faults.push(`device ${device} holds two replicas of one model`);
   }

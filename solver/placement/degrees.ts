@@ -1,4 +1,5 @@
 /** Tensor-parallel degrees a replica may have on a kind of node. */
+import { stageBounds } from '../../spec/model-yaml.ts';
 import type { NodeKindOffer, PlacementModel, ResolvedEngine } from '../../spec/plan.ts';
 
 /** Engines that split a replica over devices at our word. */
@@ -12,7 +13,7 @@ export const splitting: ReadonlySet<ResolvedEngine> = new Set([
 ]);
 
 /** Engines that run one replica on several nodes. */
-const spanning: ReadonlySet<ResolvedEngine> = new Set(['vllm', 'sglang', 'command']);
+const spanning: ReadonlySet<ResolvedEngine> = new Set(['native', 'vllm', 'sglang', 'command']);
 
 /**
  * Nodes that a replica of tensor × pipeline devices is split over: layers are split within a node, where links are
@@ -28,7 +29,8 @@ export function nodesOf(tensor: number, pipeline: number, devices_per_node: numb
 /** Why no replica of this engine may be split over such nodes; undefined where it may. */
 export function staysOnNode(engine: ResolvedEngine, offer: NodeKindOffer): string | undefined {
   if (!spanning.has(engine)) return `${engine} runs a replica on one node`;
-  if (engine === 'command' || offer.private_fabric) return undefined;
+  // Stages of the native engine talk over TLS with pinned keys.
+  if (engine === 'native' || engine === 'command' || offer.private_fabric) return undefined;
   return `the parts of ${engine} on several nodes talk to each other without any proof of who they are, and network.private_fabric is not set`;
 }
 
@@ -42,7 +44,8 @@ export function tensorDegrees(
   offer: NodeKindOffer,
   engine: ResolvedEngine,
 ): readonly number[] {
-  const { tensor, pipeline } = model.spec.parallel;
+  const { tensor } = model.spec.parallel;
+  const pipeline = stageBounds(model.spec).stages_max;
   if (tensor !== 'auto') return [tensor];
   if (engine === 'command' || !splitting.has(engine) || offer.devices.kind !== 'gpu') return [1];
   const { count } = offer.devices;

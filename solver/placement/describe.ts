@@ -11,7 +11,8 @@ import {
 import { engineFeatures } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 import { type Allocation, devicesTaken } from './allocation.ts';
-import { type LatencyEstimator, uncalibrated, workloadOf } from './latency-estimator.ts';
+import { type LatencyEstimator, uncalibrated } from './latency-estimator.ts';
+import { workloadOf } from './model-facts.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
 import type { UnitMemory } from './unit-memory.ts';

@@ -1,23 +1,14 @@
 /** What the serving simulator expects of an option: L of LLMFabric's Eq. 1, and what the other objectives count. */
-import { HpcserveError } from '../../spec/errors/error.ts';
-import {
-  assumedWorkload,
-  defaultSlo,
-  type PlacementModel,
-  type PlannedWorkload,
-  type Prediction,
-  type ResolvedEngine,
-} from '../../spec/plan.ts';
+import { defaultSlo, type PlannedWorkload, type Prediction, type ResolvedEngine } from '../../spec/plan.ts';
 import { findInterconnect } from '../catalog/devices.ts';
-import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import { kvBits } from '../catalog/kv-type.ts';
-import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { LatencyModel } from '../simulator/latency.ts';
+import { workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
 /** Engines by whose constants they are predicted; those without their own are taken for the most similar. */
@@ -33,23 +24,6 @@ const simulatedAs: Readonly<Record<ResolvedEngine, SimulatedEngine>> = {
   ollama: 'llamacpp',
   command: 'vllm',
 };
-
-export function workloadOf(model: PlacementModel): PlannedWorkload {
-  return model.workload ?? assumedWorkload;
-}
-
-/** From config.json where it is there: it tells shared experts, latent attention and windows. */
-export function shapeOf(model: PlacementModel): ModelShape | undefined {
-  const { summary, config } = model;
-  if (summary === undefined) return undefined;
-  if (config === undefined) return shapeOfSummary(summary);
-  try {
-    return shapeOfConfig(config, summary.name);
-  } catch (error) {
-    if (error instanceof HpcserveError && error.code === 'E_MODEL_SHAPE') return shapeOfSummary(summary);
-    throw error;
-  }
-}
 
 /**
  * Asks the simulator once for each configuration and rate. One of these may serve many questions: what it remembers

@@ -5,7 +5,8 @@
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { PlacementQuestion, Prediction } from '../../spec/plan.ts';
 import { onRealGpu } from './engine-choice.ts';
-import { type LatencyEstimator, workloadOf } from './latency-estimator.ts';
+import type { LatencyEstimator } from './latency-estimator.ts';
+import { workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
 /** What `replicas` replicas of one option cost that carry `share` (0 to 1) of their model's requests; not negative. */

@@ -1,4 +1,5 @@
 /** For one model and one node kind: the ways a replica would run there, or the constraint that forbids it. */
+import { stageBounds, stageCounts } from '../../spec/model-yaml.ts';
 import type {
   EngineSeen,
   NodeKindOffer,
@@ -16,11 +17,15 @@ import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
+import { stagesOnKind } from './kind-stages.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
+import type { StageCut, StagePlan } from './stage-plan.ts';
 import {
   formatGib,
+  leastContext,
   type MemoryShortage,
   ownPrograms_bytes,
+  type ReplicaSplit,
   sequencesOf,
   sizeUnit,
   type UnitMemory,
@@ -43,7 +48,9 @@ export interface PlacementOption {
   steps_down: number;
   tensor: number;
   pipeline: number;
-  /** tensor × pipeline, evenly over its nodes. */
+  /** Where we cut it; absent: it is not cut, or its engine cuts it. */
+  stages?: StageCut[];
+  /** tensor × pipeline, evenly over its nodes; more where it may have more stages than it begins with. */
   device_count: number;
   nodes: number;
   /** On each of its nodes. */
@@ -154,14 +161,15 @@ function optionWith(
   const { model, offer, engine, tensor, precision } = way;
   const { spec } = model;
   const { devices } = offer;
-  const { pipeline } = spec.parallel;
-  const deviceCount = tensor * pipeline;
+  const { stages_max } = stageBounds(spec);
+  const deviceCount = tensor * stages_max;
   const nodes = nodesTaken(way);
   if (typeof nodes !== 'number') return nodes;
   const onNode = deviceCount / nodes;
   const defaults = engineDefaults(engine, way.device, deviceCount);
-  const memory = memoryTaken(way, onNode, question, defaults);
-  if ('constraint' in memory) return memory;
+  const taken = memoryTaken(way, onNode, question, defaults);
+  if ('constraint' in taken) return taken;
+  const { memory, cut, pipeline } = taken;
   const coresPerDevice = coresOf(devices) ?? Math.max(1, Math.floor(offer.cpus / devices.count));
   const threads = spec.cpu_threads ?? coresPerDevice * onNode;
   if (threads > offer.cpus)
@@ -174,7 +182,12 @@ function optionWith(
   if (precision.reason !== undefined) reasons.push(precision.reason);
   if (nodes > 1)
     reasons.push(
-      `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${pipeline} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
+      `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
+    );
+  if (cut !== undefined) reasons.push(cut.reason);
+  if (pipeline < stages_max)
+    reasons.push(
+      `it begins with ${pipeline} ${pipeline === 1 ? 'stage' : 'stages'}, and its job has ${deviceCount} devices: the keeper gives it up to ${stages_max} stages as requests come`,
     );
   reasons.push(...describeParsers(model, engine));
   const option: PlacementOption = {
@@ -193,20 +206,21 @@ function optionWith(
       batched_tokens: spec.prefill_chunk_tokens ?? defaults.batched_tokens,
     },
   };
+  if (cut !== undefined) option.stages = cut.cuts;
   if (limit !== undefined) option.time_limit_s = limit;
-  const seen = seenOf(way);
+  const seen = seenOf(way, pipeline);
   if (seen !== undefined) option.seen = seen;
   return option;
 }
 
 /** What an engine said that runs so. */
-function seenOf({ model, offer, engine, tensor }: Way): EngineSeen | undefined {
+function seenOf({ model, offer, engine, tensor }: Way, pipeline: number): EngineSeen | undefined {
   return model.seen?.find(
     (each) =>
       each.node_kind === offer.node_kind &&
       each.engine === engine &&
       each.tensor === tensor &&
-      each.pipeline === model.spec.parallel.pipeline,
+      each.pipeline === pipeline,
   );
 }
 
@@ -218,16 +232,31 @@ function coresOf({ kind, emulated, cores }: NodeKindOffer['devices']): number | 
 /** Over how many nodes a replica is split, where the engine, the devices and the model can be split so. */
 function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConstraint {
   const { devices } = offer;
-  const { pipeline } = model.spec.parallel;
+  const { stages_min, stages_max: pipeline } = stageBounds(model.spec);
   const deviceCount = tensor * pipeline;
+  if (engine !== 'native' && stages_min < pipeline)
+    return {
+      constraint: 'parallel_unsupported',
+      because: `${engine} keeps the stages that it was started with, and parallel.pipeline asks for ${stages_min} to ${pipeline}: only the native engine changes them`,
+      numbers: { engine },
+    };
   const onOneDevice = (because: string): BrokenConstraint => ({
     constraint: 'parallel_unsupported',
     because: `${because}; parallel asks for ${deviceCount}`,
     numbers: { engine, needed: deviceCount, available: 1 },
   });
-  if (engine === 'native' && deviceCount > 1)
-    return onOneDevice('the native engine runs a replica on one device');
-  if (devices.kind === 'mig' && deviceCount > 1)
+  if (engine === 'native' && tensor > 1)
+    return onOneDevice(
+      'the native engine computes a layer on one device (parallel.pipeline cuts between layers)',
+    );
+  const layers = model.summary?.n_layer ?? 1;
+  if (engine === 'native' && pipeline > layers)
+    return {
+      constraint: 'parallel_unsupported',
+      because: `${model.spec.name} has ${layers} layers, and parallel.pipeline asks for ${pipeline} stages`,
+      numbers: { engine, needed: pipeline, available: layers },
+    };
+  if (devices.kind === 'mig' && deviceCount > 1 && engine !== 'native')
     return onOneDevice('MIG slices do not work together on one replica');
   const nodes = nodesOf(tensor, pipeline, devices.count);
   const onOneNode = nodes !== undefined && nodes > 1 ? staysOnNode(engine, offer) : undefined;
@@ -248,20 +277,47 @@ function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConst
   };
 }
 
-/** Memory of the devices, and of the host where that is what devices have. */
+/** What a replica takes of its devices, the stages that it begins with, and where we cut them. */
+interface TakenMemory {
+  memory: UnitMemory;
+  pipeline: number;
+  cut?: StagePlan;
+}
+
+/** Of the numbers of stages that it may have, the fewest that fit: each of more holds less. */
 function memoryTaken(
   way: Way,
   devicesOnNode: number,
-  { settings }: PlacementQuestion,
+  question: PlacementQuestion,
   defaults: EngineDefaults,
-): UnitMemory | BrokenConstraint {
+): TakenMemory | BrokenConstraint {
+  let last: TakenMemory | BrokenConstraint | undefined;
+  for (const pipeline of stageCounts(stageBounds(way.model.spec))) {
+    last = memoryOf(way, pipeline, devicesOnNode, question, defaults);
+    if (!('constraint' in last)) return last;
+  }
+  return last!;
+}
+
+/** Memory of the devices, and of the host where that is what devices have. */
+function memoryOf(
+  way: Way,
+  pipeline: number,
+  devicesOnNode: number,
+  question: PlacementQuestion,
+  defaults: EngineDefaults,
+): TakenMemory | BrokenConstraint {
   const { model, offer, engine, tensor, precision } = way;
-  const { pipeline } = model.spec.parallel;
-  const seen_bytes = seenOf(way)?.programs_bytes;
+  const { settings } = question;
+  const seen_bytes = seenOf(way, pipeline)?.programs_bytes;
+  const isCut = engine === 'native' && stageBounds(model.spec).stages_max > 1;
+  const cut = isCut ? cutOf(way, pipeline, question, defaults) : undefined;
+  if (cut !== undefined && 'constraint' in cut) return cut;
   const sized = (isTight: boolean): UnitMemory | MemoryShortage => {
     const programs_bytes = ownPrograms_bytes(engine, offer.devices, settings, seen_bytes, isTight);
     const { weight_bytes, precision: name } = precision;
-    const split = { tensor, pipeline, weight_bytes, precision: name, programs_bytes };
+    const split: ReplicaSplit = { tensor, pipeline, weight_bytes, precision: name, programs_bytes };
+    if (cut !== undefined) split.shares = cut.shares;
     return sizeUnit(model, engine, offer.devices, split, settings, defaults);
   };
   const usual = sized(false);
@@ -270,13 +326,43 @@ function memoryTaken(
     const { because, needed, available } = memory;
     return { constraint: 'device_memory', because, numbers: { engine, needed, available } };
   }
-  if (onRealGpu(offer)) return memory;
+  const taken: TakenMemory = { memory, pipeline };
+  if (cut !== undefined) taken.cut = cut;
+  if (onRealGpu(offer)) return taken;
   const needed = memory.bytes_per_device * devicesOnNode + settings.host_overhead_bytes;
-  if (needed <= offer.memory_bytes) return memory;
+  if (needed <= offer.memory_bytes) return taken;
   return {
     constraint: 'host_memory',
     because: `needs ${formatGib(needed)} of host memory (replica and node agent); a job may have ${formatGib(offer.memory_bytes)}`,
     numbers: { engine, needed, available: offer.memory_bytes },
+  };
+}
+
+/** Where the native engine's stages are cut for these devices. */
+function cutOf(
+  way: Way,
+  pipeline: number,
+  { settings }: PlacementQuestion,
+  defaults: EngineDefaults,
+): StagePlan | BrokenConstraint {
+  const { model, offer, precision } = way;
+  const { kind, model: name, memory_bytes } = offer.devices;
+  const of = {
+    model,
+    offer,
+    device: way.device,
+    precision: precision.precision,
+    weight_bytes: precision.weight_bytes,
+    max_sequences: model.spec.max_sequences ?? defaults.max_sequences,
+    kv_tokens: leastContext(model),
+    device_bytes: memory_bytes,
+  };
+  const plan = stagesOnKind(of, pipeline, settings, seenOf(way, pipeline)?.stages);
+  if (plan.feasible) return plan;
+  return {
+    constraint: 'device_memory',
+    because: `${plan.because} (${pipeline} × ${kind === 'cpu' ? 'CPU' : 'GPU'} ${name} of ${formatGib(memory_bytes)}, less ${formatGib(settings.margin_fixed_bytes)} each that is kept free)`,
+    numbers: { engine: 'native', available: memory_bytes },
   };
 }
 

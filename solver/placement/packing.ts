@@ -1,8 +1,24 @@
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
+
+interface OpenDevice {
+  bytes: number;
+  /** Share of its time that its replicas are expected to compute. */
+  time: number;
+  models: string[];
+  /** What is on it: models of a device worker, engines of which one is awake, or one that has it to itself. */
+  by: 'native' | 'turns' | 'one' | undefined;
+}
+
+/**
+ * Beside which others a replica is put: `light` where all of them together leave most of the device's time free
+ * (`shared_time_max`), `any` wherever memory suffices.
+ */
+export type Sharing = 'none' | 'light' | 'any';
 
 /** A node that gets a job, or several alike: what is taken of each so far. */
 interface OpenNode {
@@ -12,7 +28,7 @@ interface OpenNode {
   cpus: number;
   time_limit_s?: number;
   /** Bytes taken and models placed, by device index. */
-  devices: { bytes: number; models: string[]; exclusive: boolean }[];
+  devices: OpenDevice[];
   units: UnitSpec[];
   threads_by_device: Map<number, number>;
   host_bytes: number;
@@ -42,30 +58,31 @@ export class Packing {
    * Puts one replica on an empty device (or neighbouring ones) of an open node, else on a new node; with `sharing`
    * on a device of an open node that other models are on.
    * @param replicas of its model in all: recorded in the unit
+   * @param time share of its device's time that it is expected to compute
    * @returns whether there was room
    */
-  put(option: PlacementOption, replica: number, replicas: number, sharing: boolean): boolean {
+  put(option: PlacementOption, replica: number, replicas: number, sharing: Sharing, time: number): boolean {
     for (const node of this.#nodes) {
       if (option.nodes > 1 || node.count > 1) continue;
       if (node.offer !== option.offer || node.time_limit_s !== option.time_limit_s) continue;
-      const first = this.#firstDevice(option, node, sharing);
+      const first = this.#firstDevice(option, node, sharing, time);
       if (first === undefined) continue;
-      take(option, unitOf(option, replica, replicas, first), node);
+      take(option, unitOf(option, replica, replicas, first), node, time);
       return true;
     }
-    if (sharing || this.#nodesLeft(option.offer) < option.nodes) return false;
+    if (sharing !== 'none' || this.#nodesLeft(option.offer) < option.nodes) return false;
     const { devices, cpus } = this.#room(option);
     const node: OpenNode = {
       offer: option.offer,
       count: option.nodes,
       cpus,
       time_limit_s: option.time_limit_s,
-      devices: Array.from({ length: devices }, () => ({ bytes: 0, models: [], exclusive: false })),
+      devices: Array.from({ length: devices }, () => ({ bytes: 0, time: 0, models: [], by: undefined })),
       units: [],
       threads_by_device: new Map(),
       host_bytes: 0,
     };
-    take(option, unitOf(option, replica, replicas, 0), node);
+    take(option, unitOf(option, replica, replicas, 0), node, time);
     this.#nodes.push(node);
     return true;
   }
@@ -102,23 +119,25 @@ export class Packing {
     return this.#nodes.map((node) => launchOf(node, this.#question));
   }
 
-  #firstDevice(option: PlacementOption, node: OpenNode, sharing: boolean): number | undefined {
-    const bytes = option.memory.bytes_per_device;
-    if (!onRealGpu(option.offer)) {
-      const host =
-        node.host_bytes + bytes * option.device_count + this.#question.settings.host_overhead_bytes;
-      if (host > option.offer.memory_bytes) return undefined;
-    }
+  #firstDevice(option: PlacementOption, node: OpenNode, sharing: Sharing, time: number): number | undefined {
+    const { shared_time_max } = this.#question.settings;
+    const host_bytes = node.host_bytes + hostMemory(option);
+    if (
+      host_bytes > 0 &&
+      host_bytes + this.#question.settings.host_overhead_bytes > option.offer.memory_bytes
+    )
+      return undefined;
     const name = option.model.spec.name;
     const fits = (index: number): boolean => {
       const device = node.devices[index]!;
-      if (device.models.length === 0) return !sharing && cpusLeft(option, node, index);
+      if (device.models.length === 0) return sharing === 'none' && cpusLeft(option, node, index);
       return (
-        sharing &&
-        option.engine === 'native' &&
-        !device.exclusive &&
+        sharing !== 'none' &&
+        (sharing === 'any' || device.time + time <= shared_time_max) &&
+        device.by === sharedBy(option) &&
+        device.by !== 'one' &&
         !device.models.includes(name) &&
-        device.bytes + bytes <= option.offer.devices.memory_bytes
+        bytesWith(device, option) <= option.offer.devices.memory_bytes
       );
     };
     for (let first = 0; first + option.device_count <= node.devices.length; first++) {
@@ -137,19 +156,41 @@ function cpusLeft(option: PlacementOption, node: OpenNode, device: number): bool
   return taken + option.threads <= node.cpus;
 }
 
+/** With whom a replica may share a device. */
+function sharedBy({ engine, model, device_count }: PlacementOption): 'native' | 'turns' | 'one' {
+  if (engine === 'native') return 'native';
+  return device_count === 1 && canSleep(engine, model.spec) ? 'turns' : 'one';
+}
+
+/** Of a device with one replica more: of engines that take turns one is awake, and the others leave a little there. */
+function bytesWith(device: OpenDevice, option: PlacementOption): number {
+  const bytes = option.memory.bytes_per_device;
+  if (sharedBy(option) !== 'turns') return device.bytes + bytes;
+  if (device.models.length === 0) return bytes;
+  const awake_bytes = device.bytes - asleep_bytes * (device.models.length - 1);
+  return Math.max(awake_bytes, bytes) + asleep_bytes * device.models.length;
+}
+
+/** Memory of its node that a replica takes: all of it on CPUs, and the weights of an engine that sleeps. */
+function hostMemory(option: PlacementOption): number {
+  if (!onRealGpu(option.offer)) return option.memory.bytes_per_device * devicesOnNode(option);
+  return sharedBy(option) === 'turns' ? option.weight_bytes : 0;
+}
+
 function devicesOnNode({ device_count, nodes }: PlacementOption): number {
   return device_count / nodes;
 }
 
-function take(option: PlacementOption, unit: UnitSpec, node: OpenNode): void {
+function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: number): void {
   const first = unit.first_device;
   for (let index = first; index < first + devicesOnNode(option); index++) {
     const device = node.devices[index]!;
-    device.bytes += option.memory.bytes_per_device;
+    device.bytes = bytesWith(device, option);
+    device.time += time;
     device.models.push(option.model.spec.name);
-    device.exclusive ||= option.engine !== 'native';
+    device.by = sharedBy(option);
   }
-  if (!onRealGpu(option.offer)) node.host_bytes += option.memory.bytes_per_device * devicesOnNode(option);
+  node.host_bytes += hostMemory(option);
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);
 }
@@ -168,6 +209,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     device_count: devicesOnNode(option),
     tensor,
     pipeline,
+    stages: option.stages,
     first_device: first,
     threads: option.threads,
     context_tokens: option.memory.context_tokens,
@@ -210,7 +252,10 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
     },
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: real
-      ? Math.floor(offer.memory_bytes * share)
+      ? Math.max(
+          Math.floor(offer.memory_bytes * share),
+          node.host_bytes > 0 ? node.host_bytes + question.settings.host_overhead_bytes : 0,
+        )
       : Math.min(offer.memory_bytes, node.host_bytes + question.settings.host_overhead_bytes),
     time_limit_s: node.time_limit_s,
     units: closeGaps(node.units, node.devices),

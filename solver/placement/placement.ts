@@ -23,10 +23,11 @@ import {
 import { checkPlacement } from './check.ts';
 import { findClash } from './clash.ts';
 import { type PlacedModel, placementWarnings, plannedModel, replicasThatKeepUp } from './describe.ts';
-import { LatencyEstimator, shapeOf } from './latency-estimator.ts';
+import { LatencyEstimator } from './latency-estimator.ts';
+import { shapeOf } from './model-facts.ts';
 import { type OptionCost, objectiveCost } from './objective.ts';
 import { type PlacementOption, placementOptions } from './options.ts';
-import { Packing } from './packing.ts';
+import { Packing, type Sharing } from './packing.ts';
 import { tooLarge } from './too-large.ts';
 
 export interface PlaceOptions extends AllocationLimits {
@@ -205,7 +206,7 @@ function optimise(
         if (result.status === 'unknown') repairs = (repairs ?? 0) + result.repairs;
         break;
       }
-      const packed = pack(competing, result.allocation, inputs.question, sharing);
+      const packed = pack(competing, result.allocation, inputs, sharing);
       if (packed.unplaced.length === 0) {
         const { cost, bound } = result;
         // Where fewer devices were counted than there are, the bound is not one of the whole question.
@@ -233,7 +234,7 @@ function emptyPacking(question: PlacementQuestion): Packed {
 function pack(
   asked: readonly AskedModel[],
   allocation: Allocation,
-  question: PlacementQuestion,
+  { question, estimator }: CostInputs,
   sharing: boolean,
 ): Packed {
   const packed = emptyPacking(question);
@@ -253,12 +254,11 @@ function pack(
   groups.sort((a, b) => b.option.device_count - a.option.device_count);
   for (const { model, option, allocated, first, replicas } of groups) {
     let count = 0;
+    const time = timeOf(option, allocated, estimator);
+    const ways: Sharing[] = sharing ? ['light', 'none', 'any'] : ['light', 'none'];
     for (; count < allocated.replicas; count++) {
       const at = first + count;
-      const room =
-        packed.packing.put(option, at, replicas, false) ||
-        (sharing && packed.packing.put(option, at, replicas, true));
-      if (!room) break;
+      if (!ways.some((way) => packed.packing.put(option, at, replicas, way, time))) break;
     }
     if (count > 0)
       note(packed, model, option, { replicas: count, share: (allocated.share * count) / allocated.replicas });
@@ -266,6 +266,15 @@ function pack(
       packed.unplaced.push({ model, option, replicas: allocated.replicas - count });
   }
   return packed;
+}
+
+/** Share of its device's time that one replica of these computes; all of it where nothing is known of the model. */
+function timeOf(
+  option: PlacementOption,
+  { replicas, share }: { replicas: number; share: number },
+  estimator: LatencyEstimator,
+): number {
+  return estimator.predict(option, replicas, share)?.utilization ?? 1;
 }
 
 /** Every replica takes the best option that is left; the largest models first. */
@@ -290,9 +299,13 @@ function firstFit(asked: readonly AskedModel[], { question, estimator, costOf }:
       const allowed = order.filter(({ offer }) => offer.tier === 'stable' || scavengers < onScavengers);
       const turn = demand.mix ? placed % Math.max(1, allowed.length) : 0;
       const turned = [...allowed.slice(turn), ...allowed.slice(0, turn)];
+      const put = (each: PlacementOption, way: Sharing): boolean => {
+        const time = timeOf(each, { replicas: 1, share: 1 / replicas }, estimator);
+        return packed.packing.put(each, placed, replicas, way, time);
+      };
       const option =
-        turned.find((each) => packed.packing.put(each, placed, replicas, false)) ??
-        turned.find((each) => packed.packing.put(each, placed, replicas, true));
+        turned.find((each) => put(each, 'light') || put(each, 'none')) ??
+        turned.find((each) => put(each, 'any'));
       if (!option) break;
       note(packed, model, option, { replicas: 1, share: 1 / replicas });
     }

@@ -1,4 +1,5 @@
 /** Why a model has no place at all although nodes are there: it is larger than any group of devices. */
+import { stageBounds } from '../../spec/model-yaml.ts';
 import type { PlacementModel, PlacementQuestion, RejectedOption } from '../../spec/plan.ts';
 import { splitting } from './degrees.ts';
 import { formatGib } from './unit-memory.ts';
@@ -17,9 +18,17 @@ export function tooLarge(
   const groups = offers.map(({ devices, node_kind }) => {
     const most = byMemory.find((each) => each.node_kind === node_kind)!;
     const splits = most.engine !== undefined && most.engine !== 'command' && splitting.has(most.engine);
-    const { tensor, pipeline } = model.spec.parallel;
+    const { tensor } = model.spec.parallel;
+    const pipeline = stageBounds(model.spec).stages_max;
+    // The native engine has one device a stage, of whatever kind.
     const count =
-      devices.kind !== 'gpu' || !splits ? 1 : tensor === 'auto' ? devices.count : tensor * pipeline;
+      most.engine === 'native'
+        ? pipeline
+        : devices.kind !== 'gpu' || !splits
+          ? 1
+          : tensor === 'auto'
+            ? devices.count
+            : tensor * pipeline;
     return { count, devices, bytes: count * devices.memory_bytes };
   });
   const largest = groups.sort((a, b) => b.bytes - a.bytes)[0];

@@ -8,6 +8,7 @@ import {
 } from '../../spec/plan.ts';
 import { type EngineDefaults, nativeDefaults } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
+import type { StageShare } from './stage-plan.ts';
 
 export interface UnitMemory {
   context_tokens: number;
@@ -39,6 +40,8 @@ export interface ReplicaSplit {
   precision: string;
   /** See `ownPrograms_bytes`. */
   programs_bytes: number;
+  /** What each stage holds, where stages are cut as we say; absent: all hold the same. */
+  shares?: readonly StageShare[];
 }
 
 /** Engines that set aside, from the start, memory for so many sequences of full length. */
@@ -73,16 +76,23 @@ const context_step_tokens = 256;
 interface Sized {
   engine: ResolvedEngine;
   device: DeviceOffer;
+  /** Of a device of each kind that the replica has: one, or one for each stage. */
+  parts: readonly SizedPart[];
+  available: number;
+}
+
+/** What one of a replica's devices holds. */
+interface SizedPart {
   weights: number;
   kv_per_token: number;
   margin: number;
-  available: number;
 }
 
 /**
  * Sizes a replica for a device: weights and KV are divided evenly over its devices (key-value heads no further
- * than there are). The least it must hold is the weights, the margin, and KV for one sequence: of the length asked for,
- * else of what the model was trained for, at most 8192.
+ * than there are), or as its stages are cut; then the one that needs most counts. The least it must hold is the
+ * weights, the margin, and KV for one sequence: of the length asked for, else of what the model was trained for, at
+ * most 8192.
  *
  * On GPUs a wrapped engine has all of its share: what weights and working memory leave is KV, and sequences may be as
  * long as the model was trained for, as far as that KV holds one. Elsewhere KV is what sequences need.
@@ -91,39 +101,36 @@ export function sizeUnit(
   model: PlacementModel,
   engine: ResolvedEngine,
   device: DeviceOffer,
-  { tensor, pipeline, weight_bytes, precision, programs_bytes }: ReplicaSplit,
+  split: ReplicaSplit,
   settings: PlacementSettings,
   defaults: EngineDefaults = nativeDefaults,
 ): UnitMemory | MemoryShortage {
   const { spec } = model;
-  const deviceCount = tensor * pipeline;
-  const least_context = spec.context_tokens ?? Math.min(model.trained_context_tokens, context_tokens_default);
+  const { tensor, pipeline } = split;
+  const least_context = leastContext(model);
   const onGpu = engine !== 'native' && device.kind !== 'cpu';
-  const weights = weight_bytes / deviceCount;
-  const sized: Sized = {
-    engine,
-    device,
-    weights,
-    kv_per_token:
-      kvBytesPerToken(engine, model, precision) /
-      (pipeline * Math.min(tensor, model.summary?.n_head_kv ?? tensor)),
-    margin: settings.margin_fixed_bytes + settings.margin_weight_fraction * weights + programs_bytes,
-    available: Math.floor(device.memory_bytes * (onGpu ? settings.wrapped_memory_fraction : 1)),
-  };
-  const { kv_per_token, margin, available } = sized;
-  const least = Math.ceil(weights + margin + kv_per_token * least_context);
-  if (least > available) return shortage(sized, least, least_context, deviceCount, settings);
+  const available = Math.floor(device.memory_bytes * (onGpu ? settings.wrapped_memory_fraction : 1));
+  const parts = partsOf(model, engine, split, settings);
+  const sized: Sized = { engine, device, parts, available };
+  const most = (tokens: number): number => Math.max(...parts.map((part) => part_bytes(part, tokens)));
+  const least = Math.ceil(most(least_context));
+  if (least > available) return shortage(sized, least, least_context, tensor * pipeline, settings);
   const sequences = spec.max_sequences ?? nativeDefaults.max_sequences;
   const wanted = Math.max(least_context, spec.kv_tokens ?? sequences * least_context);
-  const room = (reserve: number): number =>
-    kv_per_token > 0 ? Math.floor((available - weights - reserve) / kv_per_token) : wanted;
-  const reserve = onGpu ? Math.max(margin, workingMemory(model, engine, tensor, defaults)) : margin;
-  const roomy = Math.max(least_context, room(reserve));
+  const room = (working: number): number =>
+    Math.min(
+      ...parts.map(({ weights, margin, kv_per_token }) =>
+        kv_per_token > 0
+          ? Math.floor((available - weights - Math.max(margin, working)) / kv_per_token)
+          : wanted,
+      ),
+    );
+  const roomy = Math.max(least_context, room(onGpu ? workingMemory(model, engine, tensor, defaults) : 0));
   const context = contextOf(model, engine, roomy);
   const takesAll = onGpu && device.emulated === undefined && !reserving.has(engine);
-  const kv_tokens = Math.max(context, takesAll ? roomy : Math.min(wanted, room(margin)));
-  const kv_bytes = Math.ceil(kv_per_token * kv_tokens);
-  const bytes_per_device = takesAll ? available : Math.min(available, Math.ceil(weights + margin + kv_bytes));
+  const kv_tokens = Math.max(context, takesAll ? roomy : Math.min(wanted, room(0)));
+  const kv_bytes = Math.ceil(kv_tokens * Math.max(...parts.map(({ kv_per_token }) => kv_per_token)));
+  const bytes_per_device = takesAll ? available : Math.min(available, Math.ceil(most(kv_tokens)));
   return {
     context_tokens: context,
     context_told: spec.context_tokens !== undefined || context < model.trained_context_tokens,
@@ -133,6 +140,32 @@ export function sizeUnit(
     bytes_per_device,
     share: Math.floor((1000 * bytes_per_device) / device.memory_bytes) / 1000,
   };
+}
+
+/** Tokens of the one sequence that a replica must hold at least. */
+export function leastContext({ spec, trained_context_tokens }: PlacementModel): number {
+  return spec.context_tokens ?? Math.min(trained_context_tokens, context_tokens_default);
+}
+
+function partsOf(
+  model: PlacementModel,
+  engine: ResolvedEngine,
+  { tensor, pipeline, weight_bytes, precision, programs_bytes, shares }: ReplicaSplit,
+  settings: PlacementSettings,
+): SizedPart[] {
+  const n_layer = model.summary?.n_layer ?? pipeline;
+  const even: StageShare = { weight_bytes: weight_bytes / (tensor * pipeline), layers: n_layer / pipeline };
+  return (shares ?? [even]).map(({ weight_bytes: weights, layers }) => ({
+    weights,
+    kv_per_token:
+      ((layers / n_layer) * kvBytesPerToken(engine, model, precision)) /
+      Math.min(tensor, model.summary?.n_head_kv ?? tensor),
+    margin: settings.margin_fixed_bytes + settings.margin_weight_fraction * weights + programs_bytes,
+  }));
+}
+
+function part_bytes({ weights, margin, kv_per_token }: SizedPart, tokens: number): number {
+  return weights + margin + kv_per_token * tokens;
 }
 
 /** @param room KV tokens there is memory for */
@@ -167,12 +200,15 @@ function workingMemory(
 }
 
 function shortage(
-  { engine, device, weights, kv_per_token, margin, available }: Sized,
+  { engine, device, parts, available }: Sized,
   needed: number,
   context: number,
   deviceCount: number,
   settings: PlacementSettings,
 ): MemoryShortage {
+  const { weights, kv_per_token, margin } = parts.reduce((largest, part) =>
+    part_bytes(part, context) > part_bytes(largest, context) ? part : largest,
+  );
   const shared = engine !== 'native' && device.kind !== 'cpu';
   const share = shared ? ` (${Math.round(settings.wrapped_memory_fraction * 100)} % of the device)` : '';
   return {

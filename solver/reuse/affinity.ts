@@ -13,7 +13,7 @@ export function estimateLoad_s({
   bytes,
   resident_bytes,
   load_bytes_per_s,
-}: Omit<ModelWeights, 'resting'>): number {
+}: Pick<ModelWeights, 'bytes' | 'resident_bytes' | 'load_bytes_per_s'>): number {
   const missing = Math.max(0, bytes - resident_bytes);
   return missing === 0 ? 0 : missing / load_bytes_per_s;
 }
@@ -21,10 +21,10 @@ export function estimateLoad_s({
 /**
  * Algorithm 2's order as a cost in [0, 1): devices that load nothing before those that do, and of either kind the one
  * that loads the model soonest.
+ * @param load_s see `estimateLoad_s`
  * @param taken the device has another model to load, for requests that came before
  */
-export function affinityCost(weights: ModelWeights, taken: boolean): number {
-  const load_s = estimateLoad_s(weights);
+export function affinityCost(load_s: number, taken: boolean): number {
   const within = Number.isFinite(load_s) ? load_s / (1 + load_s) : 1 - Number.EPSILON;
   return (within + Number(taken)) / 2;
 }

@@ -1,4 +1,6 @@
-import { affinityCost } from '../reuse/affinity.ts';
+import { estimateLoad_s } from '../reuse/affinity.ts';
+import { placeRank, type RequestPlace } from '../sharing/candidates.ts';
+import { defaultSharingSettings } from '../sharing/settings.ts';
 import { type Candidate, type RoutedRequest, type RoutingPolicy, requestsAt } from './candidate.ts';
 import { leastOf } from './least-load.ts';
 import { byPrefix } from './prefix-affinity.ts';
@@ -6,10 +8,10 @@ import { byPrefix } from './prefix-affinity.ts';
 /**
  * The order of the design. Replicas whose job ends before the answer is expected to come last; before that
  *
- * 1. native replicas in whose batch the request fits: on CPUs first, which leaves GPUs to what needs them, and of
- *    those the fullest batch, since a sequence more in a batch costs less than a second batch, and devices that have
- *    nothing to do can be given to other models; behind those with an instance those where the model would have to be
- *    loaded, in the order of `affinityCost`;
+ * 1. native replicas in whose batch the request fits, in the order of `placeRank`: those with an instance before those
+ *    where the model would have to be loaded; on CPUs first, which leaves GPUs to what needs them; and of those the
+ *    fullest batch, since a sequence more in a batch costs less than a second batch, and devices that have nothing to
+ *    do can be given to other models;
  * 2. wrapped engines with a free place: the one that knows the prompt's beginning, else the least load;
  * 3. of all others the least load, where requests then wait.
  *
@@ -37,6 +39,9 @@ export function byEngine(queue_length: number): RoutingPolicy {
   };
 }
 
+/** Of a replica whose engine sleeps. Lower: woken sooner; higher: others are fuller before. */
+const asleep_load = 0.5;
+
 function inOrder<T extends Candidate>(
   candidates: readonly T[],
   request: RoutedRequest,
@@ -47,21 +52,17 @@ function inOrder<T extends Candidate>(
     candidates,
     (candidate) => {
       if (!candidate.native || !fits(candidate, request)) return undefined;
-      // In [0, 2) on CPUs, in [2, 4) elsewhere, in [4, 6) where the SLO cannot be kept.
-      const kind = candidate.too_slow ? 4 : candidate.cpu ? 0 : 2;
-      const { weights, device_taken } = candidate;
-      // One that was asked already is on its way, and requests for it share one load.
-      if (weights?.resting && requestsAt(candidate) === 0)
-        return kind + 1 + affinityCost(weights, device_taken === true);
-      // Less is fuller.
-      return kind + 1 - (requestsAt(candidate) + 1) / candidate.max_sequences;
+      return placeRank(placeAt(candidate), defaultSharingSettings);
     },
     seed,
   );
   if (fitting) return fitting;
   if (request.prompt) {
     const wrapped = candidates.filter((candidate) => !candidate.native);
-    const free = wrapped.filter((candidate) => requestsAt(candidate) < candidate.max_sequences);
+    // Who knew it forgot it in its sleep.
+    const free = wrapped.filter(
+      (candidate) => !candidate.asleep && requestsAt(candidate) < candidate.max_sequences,
+    );
     const known = byPrefix(free, wrapped, request.prompt);
     if (known) return known;
   }
@@ -69,12 +70,24 @@ function inOrder<T extends Candidate>(
     candidates,
     (candidate) => {
       if (!hasPlace(candidate, queue_length)) return undefined;
-      const load = requestsAt(candidate) / candidate.max_sequences;
+      const own = requestsAt(candidate) / candidate.max_sequences;
+      // To wake one takes its device from another: it is asked where others are half full.
+      const load = candidate.asleep ? Math.max(asleep_load, own) : own;
       // A native replica that does not fit would let the request wait, however few sequences it computes.
       return candidate.native ? Math.max(1, load) : load;
     },
     seed,
   );
+}
+
+/** A replica as a place for a request. One that rests and was asked already is on its way: requests share its load. */
+function placeAt(candidate: Candidate): RequestPlace {
+  const { cpu, too_slow, weights, device_taken, device_fullness } = candidate;
+  const requests = requestsAt(candidate);
+  if (!weights?.resting || requests > 0) return { cpu, too_slow, stands: true, requests };
+  const load_s = estimateLoad_s(weights);
+  const [taken, fullness] = [device_taken === true, device_fullness ?? 0];
+  return { cpu, too_slow, stands: false, load_s, taken, fullness };
 }
 
 function isIn(excluded: readonly string[], { session_id }: Candidate): boolean {

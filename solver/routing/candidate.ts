@@ -19,10 +19,14 @@ export interface Candidate {
   readonly cpu: boolean;
   /** Its device is too slow for the model's SLO, even without other work. */
   readonly too_slow?: boolean;
+  /** Its engine sleeps while another has their device: a request wakes it when its turn comes. */
+  readonly asleep?: boolean;
   /** What of the model lies in its device's memory; absent where it does not say. */
   readonly weights?: ModelWeights | undefined;
   /** Its device loads another model, for requests that came before. */
   readonly device_taken?: boolean;
+  /** See `fullnessOf` of `solver/sharing`; absent where nothing is known of what else its device serves. */
+  readonly device_fullness?: number;
   /** When its job ends, Unix ms; absent where nothing ends it. */
   readonly job_end_time_ms?: number | undefined;
 }

@@ -1,4 +1,4 @@
-import type { DeviceView, InstanceView, ModelOnDevice } from '../sharing/device-view.ts';
+import { type DeviceView, type InstanceView, lengthOf, type ModelOnDevice } from '../sharing/device-view.ts';
 import type { IterationProfile } from '../sharing/profile.ts';
 import {
   type MemoryOperation,
@@ -118,4 +118,11 @@ export class SimulatedDevice implements DeviceView {
     if (instance === undefined) return 0;
     return operation.to_bytes === 0 ? unload_ms : instance.load_ms;
   }
+}
+
+/** What an engine would have in use: bytes whose tokens are computed, or will be with the prompts at hand. */
+export function kvUsed_bytes(instance: InstanceView): number {
+  let tokens = 0;
+  for (const request of instance.requests) tokens += lengthOf(request);
+  return tokens * instance.kv_bytes_per_token;
 }

@@ -1,6 +1,7 @@
 /** The machines and models of LLM-Mesh §8.1, as the simulations take them. */
 import type { ModelOnDevice } from '../sharing/device-view.ts';
 import { type MeasuredModelName, measuredProfile } from './measured-iterations.ts';
+import { type SimulatedKernels, simulatedProfile, weightShare } from './simulated-iterations.ts';
 
 const gib = 2 ** 30;
 
@@ -9,6 +10,8 @@ export interface TestbedDevice {
   kind: 'cpu' | 'gpu';
   compute: string;
   pool_bytes: number;
+  /** What multiplies on a CPU; absent: OpenVINO, as the authors measured it. */
+  kernels?: SimulatedKernels;
 }
 
 export interface TestbedModel {
@@ -53,7 +56,11 @@ const gpu_load_bytes_per_s = 20e9;
 const start_ms = 100;
 
 /** 32-core Xeon 6462C with 256 GiB, and A100-80GB of which 78 GiB can be had. */
-export function testbed(counts: { cpus: number; gpus: number }): TestbedDevice[] {
+export function testbed(counts: {
+  cpus: number;
+  gpus: number;
+  kernels?: SimulatedKernels | undefined;
+}): TestbedDevice[] {
   const devices = (kind: 'cpu' | 'gpu', count: number, compute: string, bytes: number): TestbedDevice[] =>
     Array.from({ length: count }, (_, index) => ({
       id: `${kind}${index}`,
@@ -61,7 +68,12 @@ export function testbed(counts: { cpus: number; gpus: number }): TestbedDevice[]
       compute,
       pool_bytes: bytes,
     }));
-  return [...devices('cpu', counts.cpus, 'AMX', 256 * gib), ...devices('gpu', counts.gpus, 'A100', 78 * gib)];
+  const cpus = devices('cpu', counts.cpus, 'AMX', 256 * gib);
+  const { kernels } = counts;
+  return [
+    ...(kernels ? cpus.map((device) => ({ ...device, kernels })) : cpus),
+    ...devices('gpu', counts.gpus, 'A100', 78 * gib),
+  ];
 }
 
 /** Copies of the bases in turn: `replicaModels(['llama-2-7b'], 64)` as in §8.2, several bases as in §8.4. */
@@ -73,10 +85,14 @@ export function replicaModels(bases: readonly MeasuredModelName[], count: number
 }
 
 export function onDevice(model: TestbedModel, device: TestbedDevice): ModelOnDevice {
-  const { weight_bytes, kv_bytes_per_token } = sizes[model.base];
+  const { weight_bytes: whole_bytes, kv_bytes_per_token } = sizes[model.base];
+  const { kernels } = device;
+  const weight_bytes = kernels ? whole_bytes * weightShare(kernels) : whole_bytes;
   return {
     model: model.name,
-    profile: measuredProfile(model.base, device.kind === 'cpu' ? 'xeon-32core-amx' : 'a100-80gb'),
+    profile: kernels
+      ? simulatedProfile(model.base, kernels)
+      : measuredProfile(model.base, device.kind === 'cpu' ? 'xeon-32core-amx' : 'a100-80gb'),
     weight_bytes,
     kv_bytes_per_token,
     load_ms: start_ms + (device.kind === 'gpu' ? (weight_bytes / gpu_load_bytes_per_s) * 1000 : 0),

@@ -71,7 +71,7 @@ export function admitTo(
 }
 
 function beyond(
-  { kv_bytes_per_token }: InstanceView,
+  { kv_bytes_per_token }: Pick<InstanceView, 'kv_bytes_per_token'>,
   { required_bytes }: KvRequirement,
   bytes_max: number,
 ): string {
@@ -93,6 +93,8 @@ export function admitNew(
       `${device.id} runs ${device.instances.length} of ${device.instances_max} instances`,
     );
   const demand = kvDemand({ ...model, requests: [] }, settings, request);
+  const bytes_max = model.kv_bytes_max ?? Number.POSITIVE_INFINITY;
+  if (demand.required_bytes > bytes_max) return refuse('memory', beyond(model, demand, bytes_max));
   const memory = room(device, 0, demand, model.weight_bytes, settings);
   if (!('releases' in memory)) return refuse('memory', memory.because);
   const lanes = lanesNow(device, now_ms, settings, memory.releases);
@@ -100,10 +102,11 @@ export function admitNew(
     id: `${model.model} on ${device.id}`,
     model: model.model,
     profile: model.profile,
-    ready_at_ms: now_ms + loadTime(device, model, memory.kv_bytes),
+    ready_at_ms: settings.cold_start_counts ? now_ms + loadTime(device, model, memory.kv_bytes) : now_ms,
     weight_bytes: model.weight_bytes,
     kv_bytes: memory.kv_bytes,
     kv_bytes_per_token: model.kv_bytes_per_token,
+    prefill_chunk_tokens_max: model.prefill_chunk_tokens_max,
     requests: [request],
   };
   lanes.push(laneOf(instance, now_ms, settings));

@@ -45,7 +45,7 @@ export interface InstanceView {
   /** Its requests cannot go on elsewhere. */
   fixed?: boolean;
   /** Most prompt tokens of one of its iterations, where that is less than the settings say. */
-  prefill_chunk_tokens_max?: number;
+  prefill_chunk_tokens_max?: number | undefined;
   /** In the order in which they came. */
   requests: RequestView[];
   /** Since when it has had no request; undefined while it has one. */
@@ -91,6 +91,10 @@ export interface ModelOnDevice {
   kv_bytes_per_token: number;
   /** Longest sequence that it takes. */
   tokens_max?: number;
+  /** KV that it can ever have; absent: as much as there is. */
+  kv_bytes_max?: number;
+  /** See `InstanceView`. */
+  prefill_chunk_tokens_max?: number;
   /** From the order to load until its first iteration; bytes that lie there already take no time. */
   load_ms: number;
 }

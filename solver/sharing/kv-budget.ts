@@ -2,7 +2,7 @@
  * How much KV memory an instance should have (LLM-Mesh §6.1, §6.2). The bytes are budget over blocks that are taken on
  * demand, so that raising and lowering copies nothing; the watermark keeps budgets from moving with every request.
  */
-import { finalLengthOf, type InstanceView, lengthOf, type RequestView } from './device-view.ts';
+import { finalLengthOf, type InstanceView, type RequestView } from './device-view.ts';
 import type { SharingSettings } from './settings.ts';
 
 /** What of an instance its demand depends on; L_min is never more than the longest sequence that it takes. */
@@ -28,13 +28,6 @@ export function kvDemand(
   const comfort_bytes = Math.ceil(required_bytes * (1 + settings.kv_watermark));
   const bytes_max = kv_bytes_max ?? Number.POSITIVE_INFINITY;
   return { required_bytes, recommended_bytes: Math.max(required_bytes, Math.min(comfort_bytes, bytes_max)) };
-}
-
-/** Bytes whose tokens are computed, or will be with the prompts at hand. */
-export function kvUsed_bytes(instance: InstanceView): number {
-  let tokens = 0;
-  for (const request of instance.requests) tokens += lengthOf(request);
-  return tokens * instance.kv_bytes_per_token;
 }
 
 /** Early up: where what there is falls short of what is required, straight to what is recommended. */

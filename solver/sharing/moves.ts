@@ -85,10 +85,10 @@ function findPlace(
     return { request: request.id, device: device.id, instance: instance.id, admission };
   }
   if (models === undefined) return undefined;
-  for (const device of newCandidates(views, settings)) {
-    const model = models(request.model, device);
-    if (model === undefined) continue;
-    const admission = admitNew(device, model, request, now_ms, settings);
+  for (const { device, model } of newCandidates(request.model, views, models, settings)) {
+    // Who has begun to answer waits for the model: the time that it takes is time without tokens.
+    const counted = { ...settings, cold_start_counts: true };
+    const admission = admitNew(device, model, request, now_ms, counted);
     if (!admission.admit || admission.releases.length > 0) continue;
     device.instances.push({
       id: `new:${request.model}:${device.id}`,

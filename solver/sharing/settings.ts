@@ -43,6 +43,11 @@ export interface SharingSettings {
   preemption: boolean;
   /** Requests of the smaller of two instances of a model move to the larger where they fit; else it runs dry (§7.2). */
   consolidation: boolean;
+  /**
+   * Whether the time until a model is there counts against the SLO of who asked for it. False: what is promised counts
+   * from when it is there, and a request is let in where the device could serve it then.
+   */
+  cold_start_counts: boolean;
   /** How long an instance without requests keeps its place. Higher: fewer loads, more memory held. */
   keep_alive_ms: number;
 }
@@ -62,5 +67,6 @@ export const defaultSharingSettings: SharingSettings = {
   bin_packing: true,
   preemption: true,
   consolidation: true,
+  cold_start_counts: true,
   keep_alive_ms: 1000,
 };

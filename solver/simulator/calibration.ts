@@ -3,7 +3,7 @@
  * peak; times are in seconds. They are fitted by `bench/calibrate` and stored in `calibration/constants.ts`.
  */
 import type { DeviceFamily } from '../catalog/device-spec.ts';
-import { cpuConstants, deviceConstants, engineConstants } from './calibration/constants.ts';
+import { amxConstants, cpuConstants, deviceConstants, engineConstants } from './calibration/constants.ts';
 import type { DeviceConstants, EngineConstants, SimulatedEngine } from './constants.ts';
 
 export {
@@ -98,8 +98,14 @@ const cpuStandIns: Readonly<Partial<Record<SimulatedEngine, SimulatedEngine>>> =
   llamacpp: 'native',
 };
 
-/** Engines that were measured on CPUs; of tiles (AMX) the device is as measured under another engine. */
+/**
+ * Engines that were measured on CPUs. On tiles (AMX) one that was measured without them alone has the device as another
+ * engine reached it.
+ */
 function cpuCalibration(engine: SimulatedEngine, family: DeviceFamily): Calibration | undefined {
+  const tiles = family === 'cpu-amx' ? amxConstants[engine] : undefined;
+  if (tiles !== undefined)
+    return { ...tiles.constants, device_source: tiles.source, engine_source: tiles.source };
   const stands = cpuStandIns[engine];
   const pair = stands && cpuConstants[stands];
   if (stands === undefined || pair === undefined) return undefined;
@@ -108,8 +114,7 @@ function cpuCalibration(engine: SimulatedEngine, family: DeviceFamily): Calibrat
   if (family === 'cpu')
     return { device: constants.device, engine: constants.engine, device_source: source, engine_source };
   const amx = deviceConstants['cpu-amx'];
-  // The native engine computes with ggml's tiles, of which nothing is known: what stood for it goes on to.
-  if (family !== 'cpu-amx' || amx === undefined || stands === 'native') return undefined;
+  if (family !== 'cpu-amx' || amx === undefined) return undefined;
   return {
     device: amx.constants,
     engine: constants.engine,
@@ -123,12 +128,12 @@ function cpuCalibration(engine: SimulatedEngine, family: DeviceFamily): Calibrat
  * empty where both were measured.
  */
 export function standInsFor(engine: SimulatedEngine, family: DeviceFamily): string[] {
+  if (family === 'cpu-amx' && amxConstants[engine] !== undefined) return [];
   const onCpu = family === 'cpu' || family === 'cpu-amx' ? cpuStandIns[engine] : undefined;
   const measured = onCpu !== undefined && cpuConstants[onCpu] !== undefined;
   if (measured && family === 'cpu')
     return onCpu === engine ? [] : [`${engine} is uncalibrated; taken from ${onCpu}`];
-  if (measured && onCpu !== 'native')
-    return [`${engine} is uncalibrated on AMX; carried over from CPUs without`];
+  if (measured) return [`${engine} is uncalibrated on AMX; carried over from CPUs without`];
   const stands = [family, ...standIns[family]].find((candidate) => deviceConstants[candidate] !== undefined);
   const own = engineStandIns[engine];
   return [

@@ -75,6 +75,12 @@ export const controlErrors = defineErrors({
     http_status: 504,
     exit_code: 8,
   },
+  E_STAGES_IMPOSSIBLE: {
+    cause: 'A pipeline cannot be given so many stages where it runs: devices, memory, layers, or it is none.',
+    fix: 'give `parallel.pipeline` of model.yaml the numbers of stages that it may have (stages_min, stages_max) and deploy again: then devices and memory are planned for all of them',
+    http_status: 409,
+    exit_code: 5,
+  },
   E_SHELL_PLACE: {
     cause: 'What a shell was to be opened on is no deployment, no node of one, or has no job that runs.',
     fix: '`hpcserve status` names deployments and their nodes; a shell needs a job that runs',

@@ -62,8 +62,8 @@ export const engineErrors = defineErrors({
   },
   E_NATIVE_KERNEL: {
     cause:
-      'A kernel of the compute library gives wrong numbers on this CPU: a few rows that every worker tries before it serves came out otherwise than they should. Or a GPU has no kernel for an operator, which the CPU computes instead.',
-    fix: 'nothing, where other kernels take its place: answers are right and slower; else run on another kind of node, or set native.library_dir to a build for this CPU, and report the CPU and the kernel',
+      'A kernel of the compute library gives wrong numbers on this CPU: a few rows that every worker tries before it serves came out otherwise than they should. Or a GPU has no kernel for an operator, or one whose results differ from those of the CPU when it is tried, so that the CPU computes it instead.',
+    fix: 'nothing, where other kernels take its place: answers are right and slower; else run on another kind of node, set native.library_dir to a build for this CPU, or change the version of the GPU’s driver, and report the device and the kernel',
     http_status: 503,
     exit_code: 11,
   },
@@ -79,5 +79,67 @@ export const engineErrors = defineErrors({
     fix: 'see the agent’s log; the worker restarts its engine and the gateway retries elsewhere',
     http_status: 503,
     exit_code: 11,
+  },
+  E_DEVICE_FAILED: {
+    cause:
+      'A GPU reported a failure in the middle of an iteration: nothing that its worker has there can be trusted any more. The worker ends, and its requests go on elsewhere.',
+    fix: 'nothing, where its worker serves again: it is started anew; else exclude the node, and see what its driver says (`dmesg`, `nvidia-smi -q`)',
+    http_status: 503,
+    exit_code: 11,
+  },
+  E_STAGE_FRAME: {
+    cause:
+      'A stage of a pipeline was sent something that is no frame of its protocol: damaged on its way, out of order, or by a program of another version.',
+    fix: 'nothing: the pipeline is opened anew and answers go on elsewhere; where it happens again, run one version of hpcserve on all nodes, and report it',
+    http_status: 503,
+    exit_code: 11,
+  },
+  E_STAGE_LOST: {
+    cause:
+      'A stage of a pipeline is gone: its process ended, its node failed, the way to it broke, or what it computed failed.',
+    fix: 'nothing: answers go on at other replicas, and the pipeline serves again once the stage is back; its worker’s log says why it went',
+    http_status: 503,
+    exit_code: 11,
+  },
+  E_STAGE_MISMATCH: {
+    cause:
+      'The stages of a pipeline do not fit together: another model file, other operators, two of them on one device.',
+    fix: 'make sure that all nodes see the same model file, and deploy again so that all stages come from one plan',
+    http_status: 503,
+    exit_code: 12,
+  },
+  E_REFACTOR_LAYOUT: {
+    cause:
+      'The stages that a pipeline was to be changed to are no layout of its model: blocks are missing or there twice, two stages are on one device, or the first stage is not where the requests are.',
+    fix: 'name stages that follow one another from block 0 to the last one, each on a device of its own, the first on the device that it is on now',
+    http_status: 400,
+    exit_code: 2,
+  },
+  E_REFACTOR_DEVICE: {
+    cause:
+      'A device cannot take a stage of a pipeline that is to change: no device worker runs on it, or the keys and values of its layers lie in one piece.',
+    fix: 'name devices that `hpcserve status` shows with a device worker; a pipeline on GPUs keeps its stages until it is deployed again',
+    http_status: 409,
+    exit_code: 12,
+  },
+  E_REFACTOR_MODEL: {
+    cause:
+      'A model cannot change its stages while it serves: it was loaded whole, with memory for keys and values that grows and shrinks, or it does not serve.',
+    fix: 'deploy it with `parallel: { pipeline: N }`, or wait until it serves',
+    http_status: 409,
+    exit_code: 12,
+  },
+  E_REFACTOR_BUSY: {
+    cause: 'The stages of a pipeline change already. One change ends before another begins.',
+    fix: 'ask again when it has ended',
+    http_status: 409,
+    exit_code: 12,
+  },
+  E_REFACTOR_KEPT: {
+    cause:
+      'The stages of a pipeline did not change: a device had no memory, loading or copying failed or took too long, a device was lost, or somebody cancelled it. The stages that it had serve on; no request failed by it.',
+    fix: 'see the reason below the error; ask again where it was of the moment',
+    http_status: 503,
+    exit_code: 12,
   },
 });

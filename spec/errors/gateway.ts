@@ -14,6 +14,18 @@ export const gatewayErrors = defineErrors({
     http_status: 400,
     exit_code: 2,
   },
+  E_NODE_UNKNOWN: {
+    cause: 'No agent runs on the node that was named, as far as the gateway knows.',
+    fix: 'name a node as `hpcserve nodes` lists it',
+    http_status: 404,
+    exit_code: 2,
+  },
+  E_NODE_DRAIN: {
+    cause: 'The agent of a node was asked to give its running answers away and to end, and has not done so.',
+    fix: 'wait, or end its job: `hpcserve stop DEPLOYMENT`, `scancel JOB`; the log of its agent says what holds it up',
+    http_status: 502,
+    exit_code: 12,
+  },
   E_REQUEST_TOO_LARGE: {
     cause: 'The body of a request is larger than the gateway reads.',
     fix: 'send less: shorten the prompt, shrink images, or split the batch',
@@ -107,6 +119,12 @@ export const gatewayErrors = defineErrors({
     fix: "send `authorization: Bearer` with the content of admin.token in the gateway's folder",
     http_status: 401,
     exit_code: 12,
+  },
+  E_REFACTOR_REFUSED: {
+    cause: 'A pipeline was to get other stages, and its agent refused or could not be reached.',
+    fix: 'see the reason that the message gives and `hpcserve status NAME`; the pipeline serves with the stages it had',
+    http_status: 409,
+    exit_code: 8,
   },
   E_MODEL_UNKNOWN: {
     cause: 'No deployment behind this gateway serves a model of that name.',

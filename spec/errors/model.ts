@@ -33,6 +33,13 @@ export const modelErrors = defineErrors({
     http_status: 500,
     exit_code: 4,
   },
+  E_MODEL_WEIGHTS: {
+    cause:
+      'A matrix of the model file has weights that are NaN or infinite: it was damaged, or converted from damaged weights.',
+    fix: 'compare its checksum with that of its source and copy it again; if it is the same, convert the model again',
+    http_status: 500,
+    exit_code: 4,
+  },
   E_MODEL_CUT_OFF: {
     cause: 'The file ends before the data that its header promises: an interrupted download or copy.',
     fix: 'download or copy the file again; `hpcserve model pull` resumes and verifies',

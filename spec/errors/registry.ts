@@ -11,6 +11,7 @@ import { servingErrors } from './serving.ts';
 import { simulatorErrors } from './simulator.ts';
 import { slurmErrors } from './slurm.ts';
 import { specErrors } from './spec.ts';
+import { transferErrors } from './transfer.ts';
 
 const entries = {
   ...specErrors,
@@ -21,6 +22,7 @@ const entries = {
   ...agentErrors,
   ...engineErrors,
   ...memoryErrors,
+  ...transferErrors,
   ...servingErrors,
   ...gatewayErrors,
   ...cliErrors,

@@ -3,9 +3,12 @@
 // `stall` streams one number, and from then on nobody gets anything, with its server in order; `pause N` the same for N
 // ms; `sick` makes its health check answer 500;
 // `cuda`, `nccl` and `memory` write what such an engine writes, and abort. `slow N` waits N ms before each number.
+// With `--child` it starts another process that computes nothing, and says so.
+import { spawn } from 'node:child_process';
 import { createServer } from 'node:http';
 
-const [where] = process.argv.slice(2);
+const [where, flag] = process.argv.slice(2);
+if (flag === '--child') console.log(`child ${spawn('sleep', ['600'], { stdio: 'ignore' }).pid}`);
 let deaf = false;
 let sick = false;
 let stalled = false;

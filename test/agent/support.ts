@@ -10,13 +10,17 @@ import { LocalSession, pinnedConnector, RendezvousRegistry, sessionOrigin } from
 import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
-import { type ModelSpec, modelSchema } from '../../spec/model-yaml.ts';
+import { type ModelSpec, modelSchema, stageBounds } from '../../spec/model-yaml.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
+import { vulkanDevice } from '../engines/environments.ts';
 import { providerKeyFileOf, type TestProvider, testProvider } from '../mesh/providers.ts';
 import { eventually, metadata, scratchFolder } from '../mesh/support.ts';
+import { test_device } from './engine/test-backend.ts';
 
 const providerName = 'someone@local';
+/** Caches of all agents that tests start: what one measured of a model, or hashed, serves the next. */
+export const cache_home = join(tmpdir(), `hpcserve-test-cache-${process.getuid?.() ?? 0}`);
 const agentModule = fileURLToPath(new URL('../../dist/agent/main.js', import.meta.url));
 export const fixtureEngine = fileURLToPath(new URL('fixture-engine.mjs', import.meta.url));
 
@@ -30,15 +34,38 @@ export function unitOf(model: Partial<ModelSpec> & { name: string }, unit: Parti
     model_path: fixtureEngine,
     model: spec,
     device_kind: 'cpu',
-    device_count: tensor * spec.parallel.pipeline,
+    device_count: tensor * stageBounds(spec).stages_max,
     tensor,
-    pipeline: spec.parallel.pipeline,
+    pipeline: stageBounds(spec).stages_min,
     first_device: 0,
     threads: 1,
     context_tokens: 256,
     kv_tokens: 1024,
     weight_bytes: 1000,
     ...unit,
+  };
+}
+
+/** Of the pool that a native unit has on a test device. */
+const device_unit_bytes = 2 ** 27;
+
+/**
+ * Native units of CPUs on the device that tests are to compute on, where somebody names one. Each agent keeps the locks
+ * of its devices apart: it has a device of its own, as on a node of its own.
+ */
+function onTestDevice(
+  units: UnitSpec[],
+  launch_folder: string,
+): { units: UnitSpec[]; launch: Partial<LaunchSpec>; environment: Record<string, string> } {
+  const { found } = vulkanDevice();
+  if (test_device === undefined || !found) return { units, launch: {}, environment: {} };
+  const memory = { device_bytes: device_unit_bytes, kv_bytes: 2 ** 20, share: 0.1 };
+  return {
+    units: units.map((unit) =>
+      unit.engine === 'native' && unit.device_kind === 'cpu' ? { memory, ...unit, device_kind: 'gpu' } : unit,
+    ),
+    launch: { native_library_dir: found.library_dir },
+    environment: { ...found.environment, TMPDIR: launch_folder },
   };
 }
 
@@ -114,6 +141,7 @@ export class Site implements AsyncDisposable {
   ): Promise<RunningAgent> {
     const launch_id = randomBytes(8).toString('hex');
     const launch_folder = join(this.folder, launch_id);
+    const device = onTestDevice(units, launch_folder);
     const runtime_folder = join(this.folder, 'run');
     await mkdir(launch_folder);
     await mkdir(runtime_folder, { recursive: true });
@@ -126,19 +154,20 @@ export class Site implements AsyncDisposable {
       tier: 'stable',
       node_kind: 'cpu',
       node_count: 1,
-      units,
+      units: device.units,
       mesh_folder: this.mesh_folder,
       launch_folder,
       runtime_folder,
       engine_prefix: [],
       heartbeat_ms: 100,
+      ...device.launch,
       ...launch,
     };
     const launch_file = join(launch_folder, 'launch.json');
     await writeFile(launch_file, JSON.stringify(spec));
     const delegation = this.provider.launch(launch_id).toText();
     await writeFile(join(spec.launch_folder, launchFiles.delegation), delegation, { mode: 0o600 });
-    const agent = new RunningAgent(spec, launch_file, environment, prefix);
+    const agent = new RunningAgent(spec, launch_file, { ...device.environment, ...environment }, prefix);
     this.#agents.push(agent);
     return agent;
   }
@@ -203,6 +232,7 @@ export class RunningAgent {
   readonly #environment: Record<string, string | undefined>;
   readonly #launch_file: string;
   readonly #prefix: readonly string[];
+  readonly #node_index: number;
 
   /** @param prefix what to run it with, such as `ip netns exec NAME` */
   constructor(
@@ -210,18 +240,20 @@ export class RunningAgent {
     launch_file: string,
     environment: Record<string, string | undefined>,
     prefix: readonly string[] = [],
+    node_index = 0,
   ) {
     this.launch = launch;
+    this.#node_index = node_index;
     this.#prefix = prefix;
     this.#environment = environment;
     this.#launch_file = launch_file;
-    const argv = [...prefix, process.execPath, agentModule, '--launch', launch_file, '--node', 'n0'];
+    const argv = [...prefix, process.execPath, agentModule, '--launch', launch_file, '--node', this.#node];
+    argv.push('--node-index', String(node_index));
     this.process = spawn(argv[0]!, argv.slice(1), {
       env: {
         PATH: process.env.PATH,
         HPCSERVE_DRAIN_S: '5',
-        // Of all tests together: what one measured of a model serves the next.
-        XDG_CACHE_HOME: join(tmpdir(), `hpcserve-test-cache-${process.getuid?.() ?? 0}`),
+        XDG_CACHE_HOME: cache_home,
         ...environment,
       },
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -234,6 +266,15 @@ export class RunningAgent {
     });
   }
 
+  get #node(): string {
+    return `n${this.#node_index}`;
+  }
+
+  /** The same launch on another node of its job. */
+  onNode(node_index: number): RunningAgent {
+    return new RunningAgent(this.launch, this.#launch_file, this.#environment, this.#prefix, node_index);
+  }
+
   /** The same launch once more, as Slurm does when it requeues a job. */
   again(): RunningAgent {
     return new RunningAgent(this.launch, this.#launch_file, this.#environment, this.#prefix);
@@ -242,7 +283,7 @@ export class RunningAgent {
   async state(): Promise<AgentState | undefined> {
     try {
       return JSON.parse(
-        await readFile(join(this.launch.launch_folder, 'n0.state.json'), 'utf8'),
+        await readFile(join(this.launch.launch_folder, `${this.#node}.state.json`), 'utf8'),
       ) as AgentState;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
@@ -276,7 +317,7 @@ export class RunningAgent {
   }
 
   async engineLog(unit: string): Promise<string[]> {
-    const text = await readFile(join(this.launch.launch_folder, `n0.${unit}.log`), 'utf8');
+    const text = await readFile(join(this.launch.launch_folder, `${this.#node}.${unit}.log`), 'utf8');
     return text.split('\n').filter((line) => line !== '');
   }
 

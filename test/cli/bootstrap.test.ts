@@ -1,7 +1,6 @@
 /** What `npm run build` does first in a clone: install, which compiles addons for the Node that runs. */
-import { spawnSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -38,8 +37,8 @@ describe.skipIf(!hasHeaders)('the bootstrap, without a network', () => {
   }
 
   beforeAll(() => {
-    for (const path of ['cli/bootstrap.mjs', 'native/object-wrap.h'])
-      cpSync(join(packageRoot, path), join(clone, path));
+    const own = ['bootstrap', 'install-check', 'load-addons'].map((name) => `cli/${name}.mjs`);
+    for (const path of [...own, 'native/object-wrap.h']) cpSync(join(packageRoot, path), join(clone, path));
     const dependencies = { addon: 'file:packages/addon', typescript: 'file:packages/typescript' };
     const allowScripts = { addon: true };
     write('package.json', { name: 'clone', version: '1.0.0', dependencies, allowScripts });
@@ -70,7 +69,11 @@ describe.skipIf(!hasHeaders)('the bootstrap, without a network', () => {
   });
   afterAll(() => rmSync(clone, { recursive: true, force: true }));
 
-  it('compiles addons against the headers beside the Node that runs', () => {
+  const built = join(clone, 'packages/addon/build/Release/addon.node');
+  const stamp = join(clone, 'node_modules/.hpcserve-installed');
+
+  /** @returns what it said */
+  function build(): string {
     const { status, stderr } = spawnSync(process.execPath, [join(clone, 'cli/bootstrap.mjs'), 'build'], {
       encoding: 'utf8',
       env: {
@@ -83,9 +86,48 @@ describe.skipIf(!hasHeaders)('the bootstrap, without a network', () => {
       },
     });
     expect(status, stderr).toBe(0);
-    const built = join(clone, 'packages/addon/build/Release/addon.node');
-    const { words } = createRequire(import.meta.url)(built) as { words: string };
+    return stderr;
+  }
+
+  it('compiles addons against the headers beside the Node that runs', () => {
+    expect(build()).toContain('installing');
+    // By another process: what this one has loaded must not be written to, as later tests do.
+    const words = execFileSync(process.execPath, ['-p', 'require(process.argv[1]).words', built], {
+      encoding: 'utf8',
+    }).trim();
     const wrapped = major >= 24 ? 'with native/object-wrap.h' : 'without';
     expect(words).toMatch(new RegExp(`^v${major}\\.\\S+ ${wrapped}$`));
   }, 120_000);
+
+  it('takes what somebody else installed, where it is whole', () => {
+    rmSync(stamp);
+    expect(build()).not.toContain('installing');
+    expect(existsSync(stamp)).toBe(true);
+  });
+
+  it.each([
+    ['an addon does not fit Node', () => writeFileSync(built, 'compiled for another one')],
+    ['addon is not compiled', () => rmSync(dirname(built), { recursive: true })],
+    ['packages/typescript has another version', () => changeInstalled()],
+    ['node_modules/typescript is gone', () => rmSync(join(clone, 'node_modules/typescript'))],
+  ])('sees that %s', async (words, spoil) => {
+    spoil();
+    const { missingInstall } = (await import(join(clone, 'cli/install-check.mjs'))) as {
+      missingInstall(root: string): string | undefined;
+    };
+    expect(missingInstall(clone)).toContain(words);
+  });
+
+  it('installs anew what is spoiled', () => {
+    rmSync(stamp);
+    expect(build()).toContain('installing');
+    expect(existsSync(built)).toBe(true);
+  }, 120_000);
+
+  function changeInstalled(): void {
+    const kept = join(clone, 'node_modules/.package-lock.json');
+    const lock = JSON.parse(readFileSync(kept, 'utf8')) as { packages: Record<string, object> };
+    lock.packages['packages/typescript'] = { version: '0.9.0' };
+    writeFileSync(kept, JSON.stringify(lock));
+  }
 });

@@ -1,11 +1,16 @@
-import { existsSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { commandList } from '../../cli/command-list.ts';
 import { complete } from '../../cli/commands/completion.ts';
 import { Configuration } from '../../cli/config/configuration.ts';
 import type { CliContext } from '../../cli/context.ts';
 import { buildProgram } from '../../cli/program.ts';
+import { sitePlaces } from '../../cli/site-places.ts';
+import { readSite } from '../../control/state/site-files.ts';
+import { packageRoot } from '../../host/package-root.ts';
+import { fabricAbsence, fabricVersion } from '../../native/fabric/fabric.ts';
 import { type Home, temporaryHome } from './support.ts';
 
 let home: Home;
@@ -29,7 +34,8 @@ function all(command: Command): Command[] {
 
 describe('the command line', () => {
   it('has a description and examples for every command', async () => {
-    const program = await buildProgram(context());
+    const { program, load } = buildProgram(context());
+    for (const command of program.commands) await load(command);
     for (const command of all(program)) {
       if (command.name() === '__complete') continue;
       expect(command.description(), command.name()).not.toBe('');
@@ -39,6 +45,44 @@ describe('the command line', () => {
       for (const option of command.options)
         expect(option.description, `${command.name()} ${option.flags}`).not.toBe('');
     }
+  });
+
+  it('says of a command that is not loaded what it says of one that is', async () => {
+    const { program, load } = buildProgram(context());
+    const before = program.helpInformation();
+    for (const command of program.commands) await load(command);
+    expect(program.helpInformation()).toBe(before);
+    for (const command of program.commands)
+      expect([command.name(), commandList[command.name()]?.options]).toEqual([
+        command.name(),
+        command.options.length > 0,
+      ]);
+    expect(before).toMatch(/^ {2}deploy \[options\] <file> {2,}Submit the deployment/m);
+    expect(before).toMatch(/^ {2}keys {2,}Make, list/m);
+    expect(before).not.toContain('__complete');
+  });
+
+  it.each([
+    [['--version'], []],
+    [['-h'], []],
+    [['help'], []],
+    [['--site', 'local', 'sites'], ['registerSites']],
+    [['help', 'sites'], ['registerSites']],
+    [['sites', '-h'], ['registerSites']],
+  ])('loads what %s needs and no other command', async (argv, expected) => {
+    const coverage = join(home.folder, 'coverage');
+    const { code, stderr } = await home.run(argv, { env: { NODE_V8_COVERAGE: coverage } });
+    expect(code, stderr).toBe(0);
+    const [report = ''] = readdirSync(coverage);
+    const { result } = JSON.parse(readFileSync(join(coverage, report), 'utf8')) as {
+      result: { functions: { functionName: string }[] }[];
+    };
+    const names = result.flatMap(({ functions }) => functions.map(({ functionName }) => functionName));
+    expect(names).toContain('runCommandLine');
+    const registering = Object.values(commandList).map(
+      ({ register }) => /register\w+/.exec(`${register}`)![0],
+    );
+    expect(names.filter((name) => registering.includes(name))).toEqual(expected);
   });
 
   it('answers wrong usage with a suggestion on stderr, nothing on stdout, and exit code 2', async () => {
@@ -179,6 +223,26 @@ describe('the command line', () => {
     ]);
   });
 
+  it('lists sites with what their configs say of them, and what is wrong with one', async () => {
+    const own = join(home.folder, '.config/hpcserve/sites');
+    mkdirSync(own, { recursive: true });
+    writeFileSync(join(own, 'broken.yaml'), 'name: broken\nkind: none\n');
+    writeFileSync(join(own, 'local.yaml'), readFileSync(join(packageRoot, 'site-configs/local.yaml')));
+    const { sites } = JSON.parse((await home.run(['sites', '--json'])).stdout) as {
+      sites: { name: string; path: string; origin: string; hidden?: true; description: string }[];
+    };
+    expect(sites[0]).toMatchObject({ name: 'broken', description: expect.stringMatching(/^unusable: /) });
+    expect(sites.filter(({ name }) => name === 'local').map(({ hidden }) => hidden)).toEqual([
+      undefined,
+      true,
+    ]);
+    const places = { ...sitePlaces(context()), working_folder: home.folder };
+    const shipped = sites.filter(({ origin }) => origin === 'built in');
+    expect(shipped.length).toBeGreaterThan(5);
+    for (const { path, description } of shipped)
+      expect(readSite(path, places, undefined).site.description).toBe(description);
+  });
+
   it('writes a site config once, and doctor passes on it', async () => {
     const first = await home.run(['init']);
     expect(first).toMatchObject({
@@ -190,6 +254,20 @@ describe('the command line', () => {
     const doctor = await home.run(['doctor', '--json']);
     expect(doctor.code, doctor.stdout).toBe(0);
     expect(JSON.parse(doctor.stdout)).toMatchObject({ passed: true });
+  });
+
+  it('says on a site whose network is private whether KV may go by libfabric', async () => {
+    const config = join(home.folder, 'slurm.yaml');
+    const shipped = readFileSync(join(packageRoot, 'site-configs/generic-slurm.yaml'), 'utf8');
+    writeFileSync(config, `${shipped}network:\n  private_fabric: true\n`);
+    const { stdout } = await home.run(['doctor', '--site', config, '--json']);
+    const { checks } = JSON.parse(stdout) as { checks: { check: string; status: string; found: string }[] };
+    const absence = fabricAbsence();
+    expect(checks.find(({ check }) => check === 'libfabric')).toMatchObject(
+      absence === undefined
+        ? { status: 'PASSED', found: expect.stringContaining(fabricVersion()) }
+        : { status: 'SKIPPED', found: expect.stringContaining(absence) },
+    );
   });
 
   it('fails doctor with exit code 13 and the command that mends it', async () => {
@@ -204,7 +282,7 @@ describe('the command line', () => {
 
 describe('completion', () => {
   const words = async (...typed: string[]): Promise<string[]> =>
-    complete(await buildProgram(context()), context(), typed);
+    complete(buildProgram(context()), context(), typed);
 
   it('offers commands, options, choices and sites', async () => {
     expect(await words('st')).toEqual(['status', 'stop']);

@@ -16,9 +16,9 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:net';
 import { userInfo } from 'node:os';
 import { basename, delimiter, dirname, join } from 'node:path';
+import { freePorts } from '../free-port.ts';
 import { startAccounting } from './accounting.ts';
 import { ClusterHosts } from './hosts.ts';
 import { missingPrograms, pathWithSbin } from './install.ts';
@@ -176,7 +176,7 @@ export async function startLocked(
   if (missing.length > 0) throw new Error(`cannot start a Slurm cluster: missing ${missing.join(', ')}`);
   const programs = slurmPrograms(slurm);
   const user = ensureClusterUser();
-  const ports = await freePorts(options.accounting === true);
+  const ports = await choosePorts(options.accounting === true);
   const state: ClusterState = {
     format: 1,
     name,
@@ -438,20 +438,8 @@ function startDaemon(
   state.daemons.push({ name, pid: child.pid });
 }
 
-/** Ports nobody listens on now: held together while they are chosen, so that they differ. */
-async function freePorts(accounting: boolean): Promise<ClusterPorts> {
-  const servers = await Promise.all(
-    ['slurmctld', ...clusterNodeNames, ...(accounting ? ['slurmdbd'] : [])].map(
-      () =>
-        new Promise<ReturnType<typeof createServer>>((resolve, reject) => {
-          const server = createServer();
-          server.once('error', reject);
-          server.listen(0, '127.0.0.1', () => resolve(server));
-        }),
-    ),
-  );
-  const ports = servers.map((server) => (server.address() as { port: number }).port);
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+async function choosePorts(accounting: boolean): Promise<ClusterPorts> {
+  const ports = await freePorts(['slurmctld', ...clusterNodeNames].length + (accounting ? 1 : 0));
   return {
     slurmctld: ports[0]!,
     slurmd: Object.fromEntries(clusterNodeNames.map((node, index) => [node, ports[index + 1]!])),

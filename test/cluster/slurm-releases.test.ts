@@ -13,6 +13,7 @@ describe('npm test --', () => {
       filters: ['quote', 'reconcile'],
       releases: ['20.11', '24.11', '26.05'],
       node: undefined,
+      vulkan: false,
     });
     expect(parseTestArguments(['--node', '22'])).toMatchObject({ node: '22', releases: [] });
   });

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFailed } from 'vitest';
+import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { ScavengerReport } from '../../control/scavenger/report.ts';
 import type { ScavengerRound } from '../../control/scavenger/scavenger.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -73,6 +74,17 @@ async function runningOnIdleNodes(): Promise<number> {
   return sessions.flatMap(({ models }) => models).reduce((sum, { running }) => sum + running, 0);
 }
 
+/** Answers that replicas went on with, whose KV had come from others, and tokens that they did not compute again. */
+async function cameWithKv(): Promise<{ continued: number; continued_tokens: number }> {
+  const { devices } = await json<{ devices: SharedDevice[] }>('top', '--once');
+  const sum = { continued: 0, continued_tokens: 0 };
+  for (const { report } of devices) {
+    sum.continued += report?.moves?.continued ?? 0;
+    sum.continued_tokens += report?.moves?.continued_tokens ?? 0;
+  }
+  return sum;
+}
+
 async function stream(seed: number): Promise<string> {
   const client = new OpenAI({ baseURL: door.url, apiKey: door.key, maxRetries: 0 });
   let text: string | undefined;
@@ -81,7 +93,8 @@ async function stream(seed: number): Promise<string> {
       model: 'toy',
       seed,
       stream: true,
-      temperature: 0.8,
+      // One of them greedy.
+      temperature: seed === 1 ? 0 : 0.8,
       max_tokens: 120,
       messages: [{ role: 'user', content: `Tell me story ${seed}.` }],
       ...{ ignore_eos: true },
@@ -170,6 +183,10 @@ describe('replicas on idle nodes', () => {
     // Slurm's times are whole seconds, and its scheduler takes its turns.
     expect(waited_s).toBeLessThanOrEqual(scavenge_grace_s + 2);
     expect(await streams).toEqual(expected);
+    const { continued, continued_tokens } = await cameWithKv();
+    expect(continued).toBeGreaterThan(0);
+    // Prompts and what had been said, not only the last tokens of each.
+    expect(continued_tokens).toBeGreaterThan(10 * continued);
     const requeued = await cluster.runAs('user', ['squeue', '--noheader', '--format=%i', '--states=PD']);
     expect(before.filter((id) => requeued.stdout.split('\n').includes(id))).not.toEqual([]);
   }, 60_000);

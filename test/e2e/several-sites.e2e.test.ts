@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import { siteQuestionSchema } from '../../spec/site-question.ts';
 import { type Home, type Outcome, temporaryHome } from '../cli/support.ts';
-import { freePort } from '../slurm/ssh/server.ts';
+import { freePort } from '../free-port.ts';
 
 let home: Home;
 let mesh_port: number;

@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import { UserHome } from '../cluster/user-home.ts';
-import { freePort, type SshServer, startSshServer } from '../slurm/ssh/server.ts';
+import { freePort } from '../free-port.ts';
+import { type SshServer, startSshServer } from '../slurm/ssh/server.ts';
 
 let home: UserHome;
 let server: SshServer;

@@ -13,11 +13,8 @@ import { type Home, temporaryHome } from '../cli/support.ts';
 import { realVllm, vllm_ready_ms } from '../engines/vllm.ts';
 
 const { vllm, lacking } = realVllm();
-/**
- * docs/mesh.md: that an engine is lost is seen at once, that it is stopped within 5 s. On two cores, where another one
- * starts meanwhile; far below the 120 s after which a stream without tokens is given up.
- */
-const pause_ms_max = 15_000;
+/** docs/mesh.md: streams go on within it, whether an engine is lost, one of its processes, or one is stopped. */
+const pause_ms_max = 5000;
 const tokens = 600;
 /** This machine may have Slurm, too. */
 const onLocal = { HPCSERVE_SITE: 'local' };
@@ -94,6 +91,9 @@ describe.skipIf(lacking !== '')(`two replicas of vLLM${lacking}`, () => {
       true,
     );
   }
+
+  const untilGone = (lost: string) =>
+    expect.poll(() => [...engines().keys()], { timeout: 60_000 }).not.toContain(lost);
 
   /** The core of an engine, in which it computes. */
   async function coreOf(engine: number): Promise<number> {
@@ -173,15 +173,16 @@ describe.skipIf(lacking !== '')(`two replicas of vLLM${lacking}`, () => {
     'a process of it is killed: its streams go on, and the replica comes back',
     async () => {
       const lost = await broken(async (engine) => process.kill(await coreOf(engine), 'SIGKILL'));
+      // Streams are over before its server has ended.
+      await untilGone(lost);
       await untilBothServe();
-      expect([...engines().keys()]).not.toContain(lost);
     },
     vllm_ready_ms + 120_000,
   );
 
   it('it is killed as a whole: its streams go on, and the other one serves', async () => {
     const lost = await broken((engine) => process.kill(engine, 'SIGKILL'));
-    expect([...engines().keys()]).not.toContain(lost);
+    await untilGone(lost);
     expect((await stream('one')).text).toBe(undisturbed[0]);
   }, 120_000);
 });

@@ -4,14 +4,15 @@
  * `npm run engines -- vllm`.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { agentPaths } from '../../spec/wire.ts';
 import { vllmPython } from '../engines/environments.ts';
 import { writeTinyModel } from '../engines/tiny-model.ts';
+import { freePort } from '../free-port.ts';
 import { type Answer, type Stage, startStage, until } from '../gateway/support.ts';
 import { type WholeStream, wholeStream } from './support.ts';
 
@@ -54,7 +55,11 @@ describe.skipIf(python === undefined)(`a stream of a real vLLM${lacking}`, () =>
   }, 300_000);
   afterAll(async () => {
     await stage?.close();
-    if (engine?.pid) process.kill(-engine.pid, 'SIGKILL');
+    if (engine?.pid && engine.exitCode === null && engine.signalCode === null) {
+      const ended = once(engine, 'exit');
+      process.kill(-engine.pid, 'SIGKILL');
+      await ended;
+    }
     rmSync(folder, { recursive: true, force: true });
   });
 
@@ -187,14 +192,6 @@ describe.skipIf(python === undefined)(`a stream of a real vLLM${lacking}`, () =>
     await compareAtEach(textPath, { ...text, stop: [stop] }, 10);
   }, 300_000);
 });
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 function startEngine(folder: string, port: number): ChildProcess {
   const log = openSync(join(folder, 'log'), 'w');

@@ -1,7 +1,7 @@
 /** What waits for a replica that loads: streams that have lost theirs, and requests that nobody has begun to answer. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { agentPaths } from '../../spec/wire.ts';
+import { agentPaths, headers } from '../../spec/wire.ts';
 import { letterModel, VllmProtocol } from '../agent/adapters/vllm-protocol.mjs';
 import {
   type Answer,
@@ -226,4 +226,80 @@ describe('places to wait for a replica that loads', () => {
       await patient.close();
     }
   });
+});
+
+describe('many that wait for the first replica', () => {
+  const places = 8;
+  const wave = 768;
+  const answer_ms = 30;
+
+  interface Counted {
+    session: TestSession;
+    running: number;
+    most: number;
+    /** Ids of requests. */
+    answered: string[];
+  }
+
+  /** A replica that loads; then it computes as many at a time as it has places, and says how many it has. */
+  async function replica(on: Stage, node: string): Promise<Counted> {
+    const counted = { running: 0, most: 0, answered: [] as string[] } as Counted;
+    const queue: (() => void)[] = [];
+    counted.session = await on.session(
+      async (request, response) => {
+        counted.running++;
+        counted.most = Math.max(counted.most, counted.running);
+        report(counted);
+        if (counted.running > places) await new Promise<void>((resolve) => queue.push(resolve));
+        await delay(answer_ms);
+        counted.running--;
+        counted.answered.push(String(request.headers[headers.request_id]));
+        report(counted);
+        queue.shift()?.();
+        await json(chatAnswer)(request, response);
+      },
+      { node, state: 'loading' },
+    );
+    return counted;
+  }
+
+  function report({ session, running: all }: Counted): void {
+    const running = Math.min(places, all);
+    session.load = { state: 'serving', max_sequences: places, running, waiting: all - running };
+  }
+
+  it('go as places become free, so that one that comes later finds its part', async () => {
+    const patient = await startStage({ continue_ms: 300, load_wait_ms: 60_000 });
+    try {
+      const first = await replica(patient, 'a');
+      const table = async (): Promise<string> => (await patient.admin('/hpcserve/v1/table')).text();
+      await until(async () => (await table()).includes('"reachable":true'), 'the loading replica to be seen');
+      const statuses: number[] = [];
+      const wait = Array.from({ length: wave }, async () => {
+        const answer = await patient.post(path, chat);
+        await answer.text();
+        statuses.push(answer.status);
+      });
+      await delay(load_ms);
+      expect(statuses).toEqual([]);
+      report(first);
+      await until(() => first.answered.length >= wave / 8, 'the first answers');
+      // Who comes now is behind those that wait, and the second replica is there for all of them.
+      const late = patient.post(path, chat);
+      const second = await replica(patient, 'b');
+      report(second);
+      await Promise.all(wait);
+      expect((await late).status).toBe(200);
+      expect(new Set(statuses)).toEqual(new Set([200]));
+      // Each was computed, and once.
+      const answered = [...first.answered, ...second.answered];
+      expect(answered).toHaveLength(wave + 1);
+      expect(new Set(answered).size).toBe(wave + 1);
+      expect(second.answered.length).toBeGreaterThan(wave / 4);
+      // Nobody was given all of them. What a replica says of itself is old where the machine is busy.
+      expect(Math.max(first.most, second.most)).toBeLessThan(wave / 4);
+    } finally {
+      await patient.close();
+    }
+  }, 60_000);
 });

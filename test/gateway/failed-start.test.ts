@@ -11,6 +11,7 @@ import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import type { ErrorCode } from '../../spec/errors/registry.ts';
 import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
+import { freePort } from '../free-port.ts';
 import { chatAnswer, json, TestSession, testConfig, until } from './support.ts';
 
 let folder: string;
@@ -65,14 +66,6 @@ function spoil(name: string): () => void {
   const path = join(config.gateway_folder, name);
   mkdirSync(path);
   return () => rmSync(path, { recursive: true });
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
 }
 
 /** By part: brings about its failure, and gives the config that has it and what takes it back. */

@@ -3,7 +3,6 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { agentPaths } from '../../spec/wire.ts';
 import { fixtureUnit, Site } from '../agent/support.ts';
 import { providerKeyFileOf } from '../mesh/providers.ts';
 import { chatAnswer, json, startStage, until } from './support.ts';
@@ -45,18 +44,13 @@ it('leaves devices out of moves that it may not operate, and says so once', asyn
     const refusal = new HpcserveError('E_AGENT_ACCESS', { what: 'the gateway may not operate this session' });
     const asked: string[] = [];
     for (const node of ['one', 'two']) {
-      const session = await stage.session(
-        (request, response) => {
-          if (request.path !== agentPaths.sharing) return json(chatAnswer)(request, response);
-          asked.push(node);
-          const { code, message, http_status } = refusal;
-          json({ error: { code, message, type: 'invalid_request_error', param: null } }, http_status)(
-            request,
-            response,
-          );
-        },
-        { node },
-      );
+      const session = await stage.session(json(chatAnswer), { node });
+      session.shares = (request, response) => {
+        asked.push(node);
+        const { code, message, http_status } = refusal;
+        const error = { code, message, type: 'invalid_request_error', param: null };
+        return json({ error }, http_status)(request, response);
+      };
       session.load = { running: 1 };
       session.beat();
     }

@@ -47,8 +47,9 @@ export type TestModel = Partial<SessionModel> & {
   metadata?: Partial<SessionMetadata>;
 };
 
-/** One serving session: a TLS server, its record, and what it was asked. */
+/** One serving session: a TLS server, its record, and what it was asked for clients. */
 export class TestSession {
+  /** Without the gateway's own questions, which come now and then. */
   readonly requests: UpstreamRequest[] = [];
   readonly own: LocalSession;
   readonly #server: Server;
@@ -57,6 +58,8 @@ export class TestSession {
   readonly #timers = new Set<NodeJS.Timeout>();
   #sequence = 0;
   answer: Answer;
+  /** What it tells the gateway of how its device is shared. */
+  shares: Answer = (_request, response) => void response.writeHead(404).end();
   load: Partial<ModelLoad> = {};
   /** What it says on each new connection, unasked. */
   greeting: string | undefined;
@@ -162,6 +165,10 @@ export class TestSession {
       body: Buffer.concat(chunks).toString(),
       aborted,
     };
+    if (seen.path === agentPaths.sharing) {
+      await this.shares(seen, response);
+      return;
+    }
     this.requests.push(seen);
     await this.answer(seen, response);
   }

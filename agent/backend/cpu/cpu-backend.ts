@@ -30,6 +30,7 @@ class CpuBackend implements Backend {
   readonly plain: Pointer;
   readonly addressable = true;
   readonly host_buffer_type = undefined;
+  readonly invariant_rows = undefined;
 
   constructor(ggml: Ggml) {
     this.ggml = ggml;

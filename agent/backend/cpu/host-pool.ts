@@ -1,3 +1,4 @@
+import type { TransferMemory } from '../../../native/fabric/memory.ts';
 import { BufferUsage, type Ggml, memoryAt } from '../../../native/ggml.ts';
 import {
   huge_page_bytes,
@@ -69,6 +70,10 @@ export class HostPool implements PoolMemory {
       this.#memory.close();
       throw error;
     }
+  }
+
+  get transferMemory(): TransferMemory {
+    return { address: this.plain.base, bytes: this.bytes, descriptor: this.descriptor };
   }
 
   get plain(): HostLayout {

@@ -67,14 +67,14 @@ export class MappedKv implements PoolCache {
     memory: MappablePool,
     pool: KvRegions,
     model: string,
-    { matrices, row_bytes, tokens }: KvShape,
+    { matrices, row_bytes, tokens, model_matrices }: KvShape,
   ) {
     this.#ggml = ggml;
     this.#memory = memory;
     this.#pool = pool;
     this.model = model;
     this.#matrices = matrices;
-    this.slab_rows = slabRows(row_bytes, tokens, matrices, memory.page_bytes);
+    this.slab_rows = slabRows(row_bytes, tokens, model_matrices ?? matrices, memory.page_bytes);
     this.slabs = Math.ceil((address_factor * tokens) / this.slab_rows);
     this.#chunk_bytes = this.slab_rows * row_bytes;
     this.slab_bytes = Math.max(1, matrices) * this.#chunk_bytes;
@@ -102,6 +102,14 @@ export class MappedKv implements PoolCache {
 
   address(matrix: number): Pointer {
     return this.#base + BigInt(matrix * this.#matrix_bytes);
+  }
+
+  poolOffset(matrix: number, row: number): number {
+    const slab = Math.floor(row / this.slab_rows);
+    const region = this.#regions.get(slab);
+    if (!region) throw new Error(`row ${row} of the KV cache of ${this.model} has no memory`);
+    const row_bytes = this.#chunk_bytes / this.slab_rows;
+    return region.offset + matrix * this.#chunk_bytes + (row % this.slab_rows) * row_bytes;
   }
 
   attach(user: KvUser): void {

@@ -1,4 +1,7 @@
+import { packageRoot } from '../../../host/package-root.ts';
+import { loadedLibraries } from '../../../host/process-memory.ts';
 import { deviceMemory, type Ggml, type GgmlDevice, GgmlType, ggmlDevices } from '../../../native/ggml.ts';
+import { ProofCache } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { Backend, MemoryInformation } from '../backend.ts';
@@ -7,6 +10,7 @@ import type { PoolMemory } from '../pool-memory.ts';
 import { DeviceBytes } from './device-bytes.ts';
 import { DeviceCompute } from './device-compute.ts';
 import { DevicePoolMemory } from './device-pool-memory.ts';
+import { OperatorProofs } from './operator-proof.ts';
 
 /**
  * A device of the libraries that are loaded.
@@ -23,6 +27,12 @@ export function deviceBackend(ggml: Ggml, name: string): Backend {
   });
 }
 
+/**
+ * Beyond eight, up to which GPUs have kernels of their own for each number of rows, and a whole number of tiles.
+ * Lower: other kernels serve some batches; higher: a row that decodes alone is padded with more that nobody reads.
+ */
+const fixed_rows = 32;
+
 function gib(bytes: number): string {
   return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
 }
@@ -34,10 +44,12 @@ class DeviceBackend implements Backend {
   readonly description: string;
   readonly plain: Pointer;
   readonly addressable = false;
+  readonly invariant_rows = fixed_rows;
   readonly host_buffer_type: Pointer | undefined;
   readonly #onHost = new Map<string, HpcserveError>();
   readonly #device: Pointer;
   readonly #bytes: DeviceBytes;
+  #proofs: OperatorProofs | undefined;
 
   constructor(ggml: Ggml, { name, description, pointer }: GgmlDevice) {
     this.ggml = ggml;
@@ -49,7 +61,7 @@ class DeviceBackend implements Backend {
     this.#bytes = new DeviceBytes(ggml, this.plain);
   }
 
-  /** Operators that it has no kernel for. */
+  /** Operators that it has no kernel for, or a wrong one. */
   get kernels_left_out(): readonly HpcserveError[] {
     return [...this.#onHost.values()];
   }
@@ -63,7 +75,7 @@ class DeviceBackend implements Backend {
   }
 
   keepProofs(): void {
-    // Its kernels are not proved yet.
+    // Operators are proved with the graphs that they are of, and kept then.
   }
 
   move(buffer: Pointer, to: Pointer, from: Pointer, bytes: number): void {
@@ -93,15 +105,37 @@ class DeviceBackend implements Backend {
   }
 
   compute(): Compute {
-    return new DeviceCompute(this.ggml, this.#device, (operator) => this.#noteOnHost(operator));
+    const proofs = this.#operatorProofs();
+    return new DeviceCompute(this.ggml, this.#device, proofs, (operator, wrong) =>
+      this.#noteOnHost(operator, wrong),
+    );
   }
 
-  #noteOnHost(operator: string): void {
+  /** What was right is right for these libraries with this driver. */
+  #operatorProofs(): OperatorProofs {
+    const { ggml, name, description } = this;
+    // Our own are loaded when somebody needs them.
+    const drivers = loadedLibraries().filter(
+      (library) => !library.startsWith(packageRoot) || library.includes('/libggml-'),
+    );
+    const facts = [name, description, ...drivers];
+    this.#proofs ??= new OperatorProofs(ggml, this.#device, ProofCache.open(ggml, facts));
+    return this.#proofs;
+  }
+
+  #noteOnHost(operator: string, wrong: string | undefined): void {
     if (this.#onHost.has(operator)) return;
+    const lacks = wrong === undefined ? 'has no kernel for it' : 'computes it wrongly';
     const error = new HpcserveError('E_NATIVE_KERNEL', {
-      what: `${operator} is computed on the CPU: ${this.description} has no kernel for it`,
-      because: `ggml's backend ${this.name} refuses it with these types and sizes`,
-      try: 'nothing, where that is fast enough; else another quantization of the model, or a wrapped engine',
+      what: `${operator} is computed on the CPU: ${this.description} ${lacks}`,
+      because:
+        wrong === undefined
+          ? `ggml's backend ${this.name} refuses it with these types and sizes`
+          : `tried with made-up numbers beside the CPU: ${wrong}`,
+      try:
+        wrong === undefined
+          ? 'nothing, where that is fast enough; else another quantization of the model, or a wrapped engine'
+          : 'another version of the driver; answers are right meanwhile, and slower',
     });
     this.#onHost.set(operator, error);
   }

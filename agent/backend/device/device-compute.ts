@@ -1,17 +1,22 @@
-import { type Ggml, ggmlStatusSuccess } from '../../../native/ggml.ts';
+import { type Ggml, ggmlStatusFailed, ggmlStatusSuccess } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { Compute, GraphPort } from '../compute.ts';
 import { canRunOnHost, HostOperator } from './host-operator.ts';
+import type { OperatorProofs } from './operator-proof.ts';
 
 interface GraphPart {
   run(): void;
   free?(): void;
 }
 
+/** Told of each operator that is computed on the CPU, and what is wrong with the device's; absent: it has none. */
+type OnHost = (operator: string, wrong: string | undefined) => void;
+
 /**
  * Graphs on a device with memory of its own: inputs are carried there before each run, and results back after it. An
- * operator that the device has no kernel for is computed on the CPU, between the parts before and after it:
+ * operator that the device has no kernel for, or one that is wrong, is computed on the CPU, between the parts before
+ * and after it:
  *
  *   device  [ … ] ──┐            ┌──▶ [ … ]
  *   CPU             └─▶ operator ┘
@@ -20,16 +25,15 @@ export class DeviceCompute implements Compute {
   readonly #ggml: Ggml;
   readonly #device: Pointer;
   readonly #backend: Pointer;
-  readonly #onHost: (operator: string) => void;
+  readonly #proofs: OperatorProofs;
+  readonly #onHost: OnHost;
   #cpu: Pointer | undefined;
 
-  /**
-   * @param onHost told of each operator that is computed on the CPU
-   * @throws HpcserveError E_NATIVE_MEMORY
-   */
-  constructor(ggml: Ggml, device: Pointer, onHost: (operator: string) => void) {
+  /** @throws HpcserveError E_NATIVE_MEMORY */
+  constructor(ggml: Ggml, device: Pointer, proofs: OperatorProofs, onHost: OnHost) {
     this.#ggml = ggml;
     this.#device = device;
+    this.#proofs = proofs;
     this.#onHost = onHost;
     this.#backend = started(ggml, device);
   }
@@ -53,9 +57,9 @@ export class DeviceCompute implements Compute {
       { length: ggml.ggml_graph_n_nodes(graph) },
       (_, index) => ggml.ggml_graph_node(graph, index)!,
     );
-    const lacking = new Set(nodes.filter((node) => !ggml.ggml_backend_dev_supports_op(this.#device, node)));
+    const lacking = this.#lacking(nodes);
     if (lacking.size === 0) return [{ run: () => compute(ggml, this.#backend, graph) }];
-    this.#requireHost([...lacking]);
+    this.#requireHost(lacking);
     const parts: GraphPart[] = [];
     let pending: Pointer[] = [];
     const flush = (): void => {
@@ -66,19 +70,42 @@ export class DeviceCompute implements Compute {
       if (!lacking.has(node)) pending.push(node);
       else {
         flush();
-        parts.push(this.#partOnHost(node));
+        parts.push(this.#partOnHost(node, lacking.get(node)));
       }
     }
     flush();
     return parts;
   }
 
-  #requireHost(lacking: readonly Pointer[]): void {
-    const names = lacking.filter((node) => !canRunOnHost(node)).map((node) => this.#ggml.ggml_op_desc(node));
-    if (names.length === 0) return;
+  /** Operators that the device does not compute, with what is wrong where it says that it does. */
+  #lacking(nodes: readonly Pointer[]): Map<Pointer, string | undefined> {
+    const lacking = new Map<Pointer, string | undefined>();
+    for (const node of nodes) {
+      if (!this.#ggml.ggml_backend_dev_supports_op(this.#device, node)) lacking.set(node, undefined);
+      else {
+        const wrong = this.#proofs.whatIsWrongWith(this.#backend, node);
+        if (wrong !== undefined) lacking.set(node, wrong);
+      }
+    }
+    this.#proofs.keep();
+    return lacking;
+  }
+
+  #requireHost(lacking: ReadonlyMap<Pointer, string | undefined>): void {
+    const stuck = [...lacking].filter(([node]) => !canRunOnHost(node));
+    if (stuck.length === 0) return;
+    const because = stuck.map(([node, wrong]) => {
+      const name = this.#ggml.ggml_op_desc(node);
+      return wrong === undefined
+        ? `ggml has no kernel there for ${name} with these types and sizes`
+        : `its kernel for ${name} is wrong: ${wrong}`;
+    });
     throw new HpcserveError('E_ENGINE_MODEL', {
       what: `${this.#ggml.ggml_backend_dev_description(this.#device)} cannot compute this model`,
-      because: `ggml has no kernel there for ${[...new Set(names)].join(', ')} with these types and sizes, and what it writes to lies on the device`,
+      because: [
+        ...new Set(because),
+        'what it writes to lies on the device, so that the CPU cannot compute it instead',
+      ],
       try: 'another quantization of the model or kv_type, another device, or a wrapped engine',
     });
   }
@@ -92,11 +119,11 @@ export class DeviceCompute implements Compute {
     return { run: () => compute(ggml, this.#backend, graph), free: () => ggml.ggml_free(context) };
   }
 
-  #partOnHost(node: Pointer): GraphPart {
+  #partOnHost(node: Pointer, wrong: string | undefined): GraphPart {
     this.#cpu ??= started(this.#ggml, this.#ggml.cpuDevice);
     const cpu = this.#cpu;
     const operator = new HostOperator(this.#ggml, node);
-    this.#onHost(operator.description);
+    this.#onHost(operator.description, wrong);
     return { run: () => operator.run(cpu), free: () => operator.free() };
   }
 }
@@ -109,10 +136,12 @@ function started(ggml: Ggml, device: Pointer): Pointer {
   });
 }
 
+/** @throws HpcserveError E_DEVICE_FAILED, E_ENGINE_COMPUTE */
 function compute(ggml: Ggml, backend: Pointer, graph: Pointer): void {
   const status = ggml.ggml_backend_graph_compute(backend, graph);
   if (status === ggmlStatusSuccess) return;
-  throw new HpcserveError('E_ENGINE_COMPUTE', { what: `ggml ended a graph with status ${status}` });
+  const what = `ggml ended a graph on the device with status ${status}`;
+  throw new HpcserveError(status === ggmlStatusFailed ? 'E_DEVICE_FAILED' : 'E_ENGINE_COMPUTE', { what });
 }
 
 /** Arrays of the host beside a graph's inputs and results. */

@@ -8,12 +8,9 @@ import {
 } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { operator_bytes, operator_offset, sources_max, writtenSource } from './operator-copy.ts';
 
-/** Of struct ggml_tensor: operator, its parameters and flags, one behind the other. */
-const operator_offset = 80;
-const operator_bytes = 72;
 const dimensions = 4;
-const sources_max = 10;
 
 interface HostCopy {
   /** Of the graph, on the device. */
@@ -38,7 +35,7 @@ export class HostOperator {
   readonly #result: HostCopy;
   readonly #picks_rows: boolean;
 
-  /** @throws HpcserveError E_ENGINE_MODEL: its result lies in another tensor, and so in memory of the device */
+  /** @throws HpcserveError E_ENGINE_MODEL: it writes into one of its sources, and so into memory of the device */
   constructor(ggml: Ggml, node: Pointer) {
     this.#ggml = ggml;
     const sources = Array.from({ length: sources_max }, (_, index) =>
@@ -47,7 +44,7 @@ export class HostOperator {
     const name = ggml.ggml_op_desc(node) ?? '?';
     const type = sources[0] ? ggml.ggml_type_name(typeOf(sources[0])) : undefined;
     this.description = type ? `${name} (${type})` : name;
-    if (pointer(node, tensorLayout.view_src))
+    if (!canRunOnHost(node))
       throw new HpcserveError('E_ENGINE_MODEL', {
         what: `${this.description} cannot be computed on the CPU instead`,
       });
@@ -138,9 +135,12 @@ export class HostOperator {
   }
 }
 
-/** An operator that is no view of another tensor, and so has a result of its own. */
+/** An operator whose result is nothing that it reads: all of it can be carried back. */
 export function canRunOnHost(node: Pointer): boolean {
-  return pointer(node, tensorLayout.view_src) === null;
+  const sources = Array.from({ length: sources_max }, (_, index) =>
+    pointer(node, tensorLayout.src + 8 * index),
+  );
+  return writtenSource(node, sources) === undefined;
 }
 
 function typeOf(tensor: Pointer): GgmlType {

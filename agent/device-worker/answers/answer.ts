@@ -7,7 +7,7 @@ import type { ServerResponse } from 'node:http';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { continuation } from '../../../spec/wire.ts';
-import { errorBody, replyError, sendJson } from '../http/replies.ts';
+import { replyError, sendJson, streamErrorBody } from '../http/replies.ts';
 import type { Models } from '../models.ts';
 import { EventStream } from './event-stream.ts';
 import { Generation, type GenerationListener, type GenerationRequest } from './generation.ts';
@@ -194,7 +194,7 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
   failed(error: HpcserveError): void {
     if (this.#over) return;
     this.#over = true;
-    if (this.#stream.open) this.#stream.fail(errorBody(error));
+    if (this.#stream.open) this.#stream.fail(streamErrorBody(error));
     else replyError(this.#context.response, error, this.#context.headers);
   }
 

@@ -6,6 +6,7 @@ import { ReasoningMeter } from '../../text/output/reasoning-meter.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { GrammarConstraint, TokenOutput } from '../compute/messages.ts';
 import type { Models } from '../models.ts';
+import { arrivalName } from '../moving/arrival-name.ts';
 import { invalid } from '../requests/body-reader.ts';
 import type { GenerationParameters } from '../requests/generation.ts';
 import type { ServedModel } from '../served-model.ts';
@@ -60,6 +61,9 @@ interface Choice {
   again: number;
 }
 
+/** Answers of this worker so far. */
+let answers = 0;
+
 /** The sequences behind one request: `n` answers to each prompt. */
 export class Generation {
   cached_tokens = 0;
@@ -68,6 +72,7 @@ export class Generation {
   readonly #listener: GenerationListener;
   readonly #choices: Choice[];
   readonly #stopTokens: ReadonlySet<number>;
+  readonly #answer = ++answers;
   #admitted = 0;
   /** The answer is under way: what it still needs is let in. */
   #begun = false;
@@ -220,6 +225,10 @@ export class Generation {
         certain: this.#begun || parameters.continued !== undefined,
         // Once is enough: a stream that moved stays where it is.
         movable: request.movable && parameters.continued === undefined,
+        continuable: request.movable,
+        answer: this.#answer,
+        choice: choice.index,
+        kv: this.#arrivalOf(choice),
         ...(request.reasoning?.limit && { reasoning_limit: request.reasoning.limit }),
         max_new_tokens: request.max_tokens[choice.prompt]! - known.length,
         stop_tokens: [...this.#stopTokens],
@@ -232,6 +241,12 @@ export class Generation {
         failed: (error) => this.#fail(error),
       },
     );
+  }
+
+  /** What the rows of a choice are called that came here before it. */
+  #arrivalOf({ index }: Choice): string | undefined {
+    const kv = this.#request.parameters.continued?.kv;
+    return kv === undefined ? undefined : arrivalName(kv, index);
   }
 
   #takeAdmission(): void {

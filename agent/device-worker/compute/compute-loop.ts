@@ -1,22 +1,33 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
-import type { IterationPlan } from '../../../spec/engine-contract.ts';
+import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { monotonic_ms } from '../clock.ts';
 import { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
-import type { FromCompute, ScheduleReport, Submission, ToCompute, TokenOutput } from './messages.ts';
+import { HostedStages } from './hosted-stages.ts';
+import { KvMoves } from './kv-moves.ts';
+import type {
+  DeviceFailed,
+  FromCompute,
+  ScheduleReport,
+  Submission,
+  ToCompute,
+  TokenOutput,
+} from './messages.ts';
 import { ModelLifecycle } from './model-lifecycle.ts';
 import { pulse, pulseStates } from './watchdog.ts';
-import type { WorkerModel } from './worker-model.ts';
+import type { LoadMessage, WorkerModel } from './worker-model.ts';
 import type { WorkerModels } from './worker-models.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
 /** How long the thread sleeps while others load. Lower: a loaded model serves sooner; higher: fewer wake-ups. */
 const load_wait_ms = 2;
+/** The same where only stages on other devices are waited for. */
+const stage_wait_ms = 100;
 /**
  * Integrity is checked at most this often, when nothing is to be done. Lower: a fault is found sooner; higher: less
  * work.
@@ -56,6 +67,9 @@ export class ComputeLoop {
   readonly #schedule: DeviceSchedule;
   readonly #lifecycle: ModelLifecycle;
   readonly #models: WorkerModels;
+  readonly #moves: KvMoves;
+  /** Of models whose first stage is elsewhere. */
+  readonly #stages: HostedStages;
   /** Least time of an iteration, ms: the declared speed of an emulated device. */
   readonly #step_ms_min: number;
   #verified_ms = 0;
@@ -73,23 +87,45 @@ export class ComputeLoop {
     this.#pool = pool;
     this.#step_ms_min = step_ms_min;
     this.#schedule = new DeviceSchedule(settings);
+    this.#stages = new HostedStages({
+      signal: words,
+      pool,
+      step_ms_min,
+      send: (message) => {
+        if (message.type === 'loaded') this.#hold(message.name, message.stats);
+        if (message.type === 'load_failed') this.#hold(message.name);
+        this.#send(message);
+      },
+    });
     this.#lifecycle = new ModelLifecycle(this.#schedule, pool, step_ms_min, {
       send: (message) => this.#send(message),
       beat: () => this.#beat(pulseStates.loading),
       ask: (submission) => this.#submit(submission),
+      ring: { signal: words, meanwhile: () => this.#serveStages() },
     });
     this.#models = this.#lifecycle.models;
+    this.#moves = new KvMoves(this.#models, this.#schedule, (message) => this.#send(message));
   }
 
+  /** @throws what no model can be blamed for: the thread is to end */
   async run(): Promise<void> {
     let turned_ms = performance.now();
     while (!this.#stopped) {
-      this.#goRound();
+      try {
+        this.#goRound();
+      } catch (error) {
+        // Nothing is closed: what the device has of it is not to be touched any more.
+        if (error instanceof HpcserveError && error.code === 'E_DEVICE_FAILED')
+          this.#send({ type: 'device_failed', error: error.toJSON() });
+        throw error;
+      }
       if (performance.now() - turned_ms < turn_interval_ms) continue;
       await nextTurn();
       turned_ms = performance.now();
     }
+    this.#moves.close();
     this.#lifecycle.close();
+    this.#stages.close();
   }
 
   /** Messages, then what is on its way, then one iteration; with nothing to do it sleeps. */
@@ -99,18 +135,37 @@ export class ComputeLoop {
     this.#beat(pulseStates.computing);
     this.#takeMessages();
     if (this.#stopped) return;
+    const served = this.#serveStages();
+    this.#lifecycle.check();
     const chosen = this.#choose();
     const loading = this.#lifecycle.loads.any;
+    this.#stages.advance(!chosen && !served && !this.#models.has('serving'));
     // A file that hangs must not hang the models that are there: then only its own threads read it.
     if (loading) this.#lifecycle.loads.advance(!chosen && !this.#models.has('serving'));
+    const { refactorings } = this.#lifecycle;
+    const refactoring = refactorings.any;
+    if (refactoring) refactorings.advance(!chosen);
     this.#lifecycle.tellWeights(!chosen && !loading);
     const profiling = this.#lifecycle.profiler.any;
     if (profiling && this.#profile()) return;
     if (chosen) this.#iterate(chosen);
-    else if (profiling) return;
+    else if (profiling || served) return;
     // Also after the last load: requests may have waited for it.
-    else if (loading) this.#sleep(seen, this.#models.has('serving') ? load_wait_ms : 0);
+    else if (refactoring) this.#sleep(seen, load_wait_ms);
+    else if (loading || this.#stages.areLoading) this.#sleep(seen, this.#loadWait_ms());
     else this.#rest(seen);
+  }
+
+  /** Who helps with a load does not wait, and neighbours of a stage that come up wake this thread. */
+  #loadWait_ms(): number {
+    if (!this.#stages.areLoading && this.#lifecycle.loads.onlyWait) return stage_wait_ms;
+    return this.#models.has('serving') ? load_wait_ms : 0;
+  }
+
+  #serveStages(): boolean {
+    const served = this.#stages.serve();
+    if (served) this.#beat(pulseStates.computing);
+    return served;
   }
 
   /** Nothing is to be done until a message comes, or a model has been idle for long enough. */
@@ -155,9 +210,20 @@ export class ComputeLoop {
   #take(message: ToCompute): void {
     switch (message.type) {
       case 'load':
-        this.#lifecycle.load(message);
+        this.#load(message);
+        break;
+      case 'prepare':
+        this.#prepare(message);
+        break;
+      case 'refactor':
+        this.#lifecycle.refactor(message);
+        break;
+      case 'cancel_refactoring':
+        this.#lifecycle.refactorings.cancel(message.name, message.because);
         break;
       case 'unload':
+        this.#stages.unload(message.name);
+        this.#hold(message.name);
         this.#lifecycle.unload(message.name);
         break;
       case 'leave':
@@ -172,6 +238,9 @@ export class ComputeLoop {
       case 'report':
         this.#send({ type: 'report', id: message.id, report: this.#report() });
         break;
+      case 'kv':
+        this.#moves.answer(message.ask, message.asked);
+        break;
       case 'manifest':
         if (this.#models.inPool) this.#send({ type: 'manifest', models: this.#pool().manifest() });
         break;
@@ -183,15 +252,33 @@ export class ComputeLoop {
     }
   }
 
+  #load(message: LoadMessage): void {
+    const { pipeline } = message;
+    if (pipeline && pipeline.stage > 0) this.#stages.load({ ...message, pipeline }, this.#lifecycle.beside);
+    else this.#lifecycle.load(message);
+  }
+
+  /** What a stage of a pipeline holds here is not promised to models beside it. @param stats absent: it is gone */
+  #hold(stage: string, stats?: EngineStats): void {
+    if (stats)
+      this.#schedule.memory.hold(stage, stats.weight_bytes + stats.kv_bytes, this.#pool().memory.bytes);
+    else this.#schedule.memory.letGo(stage);
+  }
+
+  #prepare({ refactoring, load }: ToCompute & { type: 'prepare' }): void {
+    const { pipeline } = load;
+    if (pipeline) this.#stages.prepare({ ...load, pipeline }, refactoring, this.#lifecycle.beside);
+  }
+
   #submit(submission: Submission): void {
     const { id, model: name } = submission;
     const model = this.#models.get(name);
-    if (model?.isAway) {
-      this.#lifecycle.resume(model, submission);
-      return;
-    }
     const hosted = model?.hosted;
     try {
+      if (model?.isAway) {
+        this.#lifecycle.resume(model, submission);
+        return;
+      }
       if (!hosted)
         throw new HpcserveError('E_MODEL_NOT_READY', { what: `the model ${name} is not loaded any more` });
       this.#schedule.admit(submission, monotonic_ms());
@@ -210,7 +297,8 @@ export class ComputeLoop {
 
   #cancel(name: string, id: number): void {
     const model = this.#models.get(name);
-    model?.withdraw(id);
+    if (model) this.#lifecycle.withdraw(model, id);
+    this.#moves.cancelled(id);
     const hosted = model?.hosted;
     if (!hosted) return;
     hosted.cancel(id);
@@ -245,6 +333,7 @@ export class ComputeLoop {
     for (;;) {
       const report = hosted.step(plan);
       if (!report.kv_exhausted) return report;
+      if (this.#moves.giveUp(hosted.name)) continue;
       this.#schedule.handleKvExhausted(hosted.name, report.kv_exhausted, monotonic_ms());
     }
   }
@@ -299,7 +388,7 @@ export class ComputeLoop {
     const report: ScheduleReport = {
       instances: this.#schedule.instances(monotonic_ms()),
       scheduler: this.#schedule.counted,
-      view: this.#schedule.view(monotonic_ms(), away.length),
+      view: this.#schedule.view(monotonic_ms(), (model) => this.#lifecycle.loadTime_ms(model)),
       decisions: this.#schedule.decisions.last,
       resting: away,
     };
@@ -312,7 +401,7 @@ export class ComputeLoop {
     if (left_ms > 0) Atomics.wait(noSignal, 0, 0, left_ms);
   }
 
-  #send(message: FromCompute): void {
+  #send(message: FromCompute | DeviceFailed): void {
     this.#port.postMessage(message);
   }
 }

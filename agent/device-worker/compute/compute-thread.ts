@@ -2,7 +2,7 @@ import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from '
 import { compiledFile } from '../../../host/programs.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import type { ComputeThreadData, FromCompute, ToCompute } from './messages.ts';
+import type { ComputeThreadData, DeviceFailed, FromCompute, ToCompute } from './messages.ts';
 import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
 
 export interface ComputeThreadOptions {
@@ -46,7 +46,10 @@ export class ComputeThread {
     this.#port = port1;
     this.#receive = receive;
     this.#failed = failed;
-    this.#port.on('message', receive);
+    this.#port.on('message', (message: FromCompute | DeviceFailed) => {
+      if (message.type === 'device_failed') this.#deviceFailed(HpcserveError.fromJSON(message.error));
+      else receive(message);
+    });
     this.#worker = this.#start(port2, options);
     this.#watch = this.#watchOver(options.stall_ms);
     this.ended = this.#untilEnded();
@@ -67,6 +70,13 @@ export class ComputeThread {
     for (let last = receiveMessageOnPort(this.#port); last; last = receiveMessageOnPort(this.#port))
       this.#receive(last.message as FromCompute);
     this.#port.close();
+  }
+
+  /** The thread ends by itself. */
+  #deviceFailed(error: HpcserveError): void {
+    this.#stopping = true;
+    clearInterval(this.#watch);
+    this.#failed(error);
   }
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {

@@ -1,6 +1,6 @@
 import { type Release, roomFor } from '../../../solver/sharing/admission.ts';
 import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
-import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
+import { kvDemand, lowerTo } from '../../../solver/sharing/kv-budget.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { DecisionLog } from './decision-log.ts';
 import { KvBudgets, type KvHolder } from './kv-budgets.ts';
@@ -14,6 +14,8 @@ export class DeviceMemory {
   readonly #settings: SharingSettings;
   readonly #decisions: DecisionLog;
   #budgets: KvBudgets | undefined;
+  /** What stages of pipelines hold whose coordinator is elsewhere, by model: weights, and KV for good. */
+  readonly #held = new Map<string, number>();
 
   /** @param device its instances; this class keeps what is promised of the pool, and their `kv_bytes` */
   constructor(device: DeviceView, settings: SharingSettings, decisions: DecisionLog) {
@@ -50,6 +52,7 @@ export class DeviceMemory {
     liveOf: (other: InstanceView) => RequestView[] = ({ requests }) => requests,
   ): boolean {
     let bytes = instance.weight_bytes + kvDemand(instance, this.#settings).required_bytes;
+    for (const held_bytes of this.#held.values()) bytes += held_bytes;
     for (const other of this.#device.instances) {
       const requests = liveOf(other);
       bytes += other.weight_bytes;
@@ -60,6 +63,54 @@ export class DeviceMemory {
 
   remove(model: string): void {
     this.#budgets?.remove(model);
+    this.#account();
+  }
+
+  /** Weights and KV of a model that comes. @returns false where others have too much of the pool */
+  reserve(model: string, weight_bytes: number, kv_bytes: number): boolean {
+    const reserved = this.#budgets?.reserve(model, weight_bytes, kv_bytes) ?? true;
+    this.#account();
+    return reserved;
+  }
+
+  /** An instance gives up what it has beyond so many bytes, for a model that comes. */
+  lower(model: string, kv_bytes: number): void {
+    const instance = this.#device.instances.find(({ id }) => id === model);
+    if (instance && kv_bytes < instance.kv_bytes) this.#lower(instance, kv_bytes);
+  }
+
+  /**
+   * A request of an instance has ended: where not everybody can have all that was asked for, what the instance holds
+   * beyond comfort falls, lazily (LLM-Mesh §6.2). Elsewhere it keeps prefixes.
+   * @param away_bytes what models that are away would take at least
+   */
+  shrink(instance: InstanceView, live: RequestView[], away_bytes: number): void {
+    let wanted_bytes = away_bytes;
+    for (const { weight_bytes, kv_bytes, kv_bytes_max } of this.#device.instances)
+      wanted_bytes += weight_bytes + (kv_bytes_max ?? kv_bytes);
+    if (!this.#budgets || wanted_bytes <= this.#budgets.pool_bytes) return;
+    const demand = kvDemand({ ...instance, requests: live }, this.#settings);
+    const to_bytes = lowerTo(instance.kv_bytes, demand, this.#settings);
+    if (to_bytes >= instance.kv_bytes) return;
+    this.#set(instance, to_bytes);
+    this.#note(instance, `its KV budget fell to ${tokensOf(instance)} tokens: its requests need no more`);
+  }
+
+  /**
+   * A stage of a pipeline is in the pool, with all of its KV: nothing of that is promised to models beside it, and what
+   * was promised to them they give up as far as they can.
+   * @param bytes of all that it holds now
+   */
+  hold(model: string, bytes: number, pool_bytes: number): void {
+    this.#budgets ??= new KvBudgets(pool_bytes);
+    this.#relieve(bytes - (this.#held.get(model) ?? 0));
+    this.#held.set(model, bytes);
+    this.#budgets.hold(model, bytes);
+    this.#account();
+  }
+
+  letGo(model: string): void {
+    if (this.#held.delete(model)) this.#budgets?.hold(model, 0);
     this.#account();
   }
 
@@ -130,9 +181,13 @@ export class DeviceMemory {
         if (other === except) continue;
         const to_bytes = floor(other);
         if (to_bytes >= other.kv_bytes || (to_bytes === 0 && other.requests.length > 0)) continue;
-        this.#set(other, to_bytes);
-        this.#note(other, `its KV budget fell to ${tokensOf(other)} tokens, for another model to come`);
+        this.#lower(other, to_bytes);
       }
+  }
+
+  #lower(other: InstanceView, to_bytes: number): void {
+    this.#set(other, to_bytes);
+    this.#note(other, `its KV budget fell to ${tokensOf(other)} tokens, for another model to come`);
   }
 
   #set(instance: InstanceView, kv_bytes: number): boolean {

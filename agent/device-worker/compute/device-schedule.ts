@@ -1,20 +1,14 @@
 import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableSlo } from '../../../solver/sharing/attainable-slo.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
-import {
-  chooseEvictions,
-  decideKvFate,
-  type Eviction,
-  type ParkingPlace,
-} from '../../../solver/sharing/eviction.ts';
+import { chooseEvictions, decideKvFate, type Eviction } from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
-import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { lanesOf } from '../../../solver/sharing/lanes.ts';
 import { nextIteration, spareTime } from '../../../solver/sharing/next-iteration.ts';
 import { type KeptLengths, OutputLengths } from '../../../solver/sharing/output-lengths.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
-import { sloOf, tokenDeadline } from '../../../solver/sharing/slo.ts';
+import type { Slo } from '../../../solver/sharing/slo.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
 import type { RefusedRequest, SharedDeviceView } from '../../../spec/device-view.ts';
 import type {
@@ -25,16 +19,21 @@ import type {
   StepReport,
 } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { ComingModels } from './coming-models.ts';
 import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
 import { instanceReport, keepsSlo } from './instance-report.ts';
 import type { Submission } from './messages.ts';
 import { observeIteration } from './observed-iteration.ts';
+import { ParkedRequests } from './parked-requests.ts';
 import {
+  longestIdle,
+  nextToRecycle,
   type ScheduledEngine,
   type ScheduledInstance,
   type ScheduledModel,
   type ScheduledRequest,
+  scheduledRequest,
   sizesOf,
 } from './scheduled-instance.ts';
 import { sharedView } from './shared-view.ts';
@@ -42,11 +41,6 @@ import { sharedView } from './shared-view.ts';
 interface ScheduledDevice extends DeviceView {
   instances: ScheduledInstance[];
 }
-
-/** Host memory for parked KV, as a share of the pool. Higher: less is computed twice, more memory beside the pool. */
-const parking_share = 0.1;
-/** Of copying KV out and in again, with its checksum: about a third of what one core copies. */
-const parking_bytes_per_s = 1e9;
 
 /** What the next worker can begin with. */
 interface LearnedModel {
@@ -68,7 +62,9 @@ export class DeviceSchedule {
   readonly decisions = new DecisionLog();
   readonly #settings: SharingSettings;
   readonly #device: ScheduledDevice;
-  readonly #memory: DeviceMemory;
+  readonly memory: DeviceMemory;
+  readonly #coming: ComingModels;
+  readonly #parked: ParkedRequests;
   readonly #lengths = new OutputLengths();
   readonly #counted: Required<SchedulerReport> = {
     iterations: 0,
@@ -92,12 +88,16 @@ export class DeviceSchedule {
       held_bytes: 0,
       release_ms: 0,
     };
-    this.#memory = new DeviceMemory(this.#device, settings, this.decisions);
+    this.memory = new DeviceMemory(this.#device, settings, this.decisions);
+    this.#coming = new ComingModels(this.#device, this.memory, settings);
+    this.#parked = new ParkedRequests(this.#device, this.memory, (instance, now_ms) =>
+      this.sync(instance.model, instance.engine.progress(), now_ms),
+    );
   }
 
   /** Whether a model has the KV that it needs at least, in a pool of so many bytes; else others have to go. */
   couldAdd(model: ScheduledModel, stats: EngineStats, pool_bytes: number): boolean {
-    return this.#memory.couldAdd({ ...sizesOf(model, stats), requests: [] }, pool_bytes, ({ id }) => [
+    return this.memory.couldAdd({ ...sizesOf(model, stats), requests: [] }, pool_bytes, ({ id }) => [
       ...this.#of(id)!.live.values(),
     ]);
   }
@@ -132,15 +132,16 @@ export class DeviceSchedule {
       idle_since_ms: now_ms,
     };
     if (lengths) this.#lengths.restore(model.name, lengths);
-    this.#memory.add(instance, engine, pool_bytes);
+    this.#coming.arrived(model.name);
+    this.memory.add(instance, engine, pool_bytes);
     this.#device.instances.push(instance);
   }
 
   remove(model: string, now_ms: number): void {
     const { instances } = this.#device;
     const at = instances.findIndex(({ id }) => id === model);
-    if (at >= 0) instances.splice(at, 1);
-    this.#memory.remove(model);
+    for (const left of at >= 0 ? instances.splice(at, 1) : []) this.#coming.left(left);
+    this.memory.remove(model);
     this.#tryAgain(now_ms);
   }
 
@@ -153,12 +154,12 @@ export class DeviceSchedule {
     const instance = this.#of(submission.model);
     if (instance === undefined) return;
     const began = performance.now();
-    const request = this.#view(submission, instance, now_ms);
+    const request = this.#view(submission, instance.slo, now_ms);
     try {
       if (instance.slo !== undefined && !request.background && !submission.certain)
         this.#validate(instance, request, now_ms);
       // Whom nothing is promised is let in without KV, and waits for it.
-      else this.#memory.provide(instance, [...instance.live.values(), request]);
+      else this.memory.provide(instance, [...instance.live.values(), request]);
       instance.live.set(submission.id, request);
       this.#counted.admitted++;
     } finally {
@@ -166,6 +167,47 @@ export class DeviceSchedule {
       this.#counted.deciding_ms += took_ms;
       this.#counted.admitting_ms += took_ms;
     }
+  }
+
+  /**
+   * Whether a request for a model without an instance is let in: then one is made for it. Where nothing is promised, or
+   * it is certain, it is let in as it is.
+   * @param load_ms until the model would be there
+   * @param recycle has an instance without requests leave, whose memory it needs
+   * @returns whether it was let in by a promise: it is not to be asked again when the model is there
+   * @throws HpcserveError E_SLO_REFUSED with the seconds after which to ask again
+   */
+  admitAway(
+    submission: Submission,
+    load_ms: number,
+    now_ms: number,
+    recycle: (model: string) => void,
+  ): boolean {
+    const { model, id, certain } = submission;
+    const slo = this.#coming.away(model)?.slo;
+    const request = this.#view(submission, slo, now_ms);
+    if (slo === undefined || request.background || certain) return false;
+    const admission = this.#coming.admit(model, request, load_ms, now_ms, recycle);
+    if (!admission.admit) throw this.#refusal(model, request, admission.because, now_ms);
+    this.decisions.note({ kind: 'admit', model, request: id, because: admission.because });
+    return true;
+  }
+
+  /** The client of a request that waits for its model is gone. */
+  withdraw(model: string, id: number): void {
+    this.#coming.withdraw(model, id);
+  }
+
+  /** A model that was on its way does not come now. */
+  keepAway(model: string, now_ms: number): void {
+    this.#coming.ended(model);
+    this.#tryAgain(now_ms);
+  }
+
+  /** A model has failed: it is not brought back for requests. */
+  lost(model: string, now_ms: number): void {
+    this.#coming.forget(model);
+    this.#tryAgain(now_ms);
   }
 
   /** How far the sequences of a model are: after one came, went, or had an iteration. */
@@ -207,7 +249,7 @@ export class DeviceSchedule {
     for (const instance of this.#device.instances) {
       if (!instance.kv_full) continue;
       instance.kv_full = false;
-      this.#memory.provide(instance, [...instance.live.values()]);
+      this.memory.provide(instance, [...instance.live.values()]);
       this.sync(instance.model, instance.engine.progress(), now_ms);
     }
   }
@@ -227,10 +269,10 @@ export class DeviceSchedule {
       for (const instance of this.#device.instances) {
         if (instance.live.size === 0) continue;
         instance.kv_full = false;
-        this.#memory.rescue(instance, [...instance.live.values()]);
-        this.#restore(now_ms);
+        this.memory.rescue(instance, [...instance.live.values()]);
+        this.#parked.restore(now_ms);
       }
-      this.#unpark(now_ms);
+      this.#parked.recomputeFirst(now_ms);
     }
     this.#counted.deciding_ms += performance.now() - began;
     return chosen;
@@ -266,11 +308,12 @@ export class DeviceSchedule {
     }
     if (nothing && plan.first !== undefined) instance.kv_full = true;
     instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
-    this.#memory.settle();
+    this.memory.settle();
     if (report.outputs.some(({ finish }) => finish !== undefined)) {
+      this.memory.shrink(instance, [...instance.live.values()], this.#coming.away_bytes);
       this.#tryAgain(now_ms);
       this.sync(model, progress, now_ms);
-      this.#restore(now_ms);
+      this.#parked.restore(now_ms);
     } else this.sync(model, progress, now_ms);
   }
 
@@ -292,7 +335,7 @@ export class DeviceSchedule {
     const instance = this.#of(model);
     if (instance === undefined) throw new Error(`${model} has no place in the schedule`);
     const before_bytes = instance.kv_bytes;
-    this.#memory.provide(instance, [...instance.live.values()]);
+    this.memory.provide(instance, [...instance.live.values()]);
     if (instance.kv_bytes > before_bytes) return;
     if (!this.#evictFor(instance, exhausted, now_ms)) instance.engine.recomputeSequence(exhausted.youngest);
     this.sync(model, instance.engine.progress(), now_ms);
@@ -313,14 +356,14 @@ export class DeviceSchedule {
     const freed_bytes = this.#evict(from, eviction);
     if (from === instance) return true;
     this.sync(from.model, from.engine.progress(), now_ms);
-    return this.#memory.move(from, instance, freed_bytes);
+    return this.memory.move(from, instance, freed_bytes);
   }
 
   /** @returns bytes of KV that the request held */
   #evict(from: ScheduledInstance, eviction: Eviction): number {
     const request = eviction.request as ScheduledRequest;
     const id = Number(request.id);
-    const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, this.#parking);
+    const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, this.#parked.place);
     this.#counted.evicted++;
     const because = `${eviction.because}; ${fate.do === 'park' ? 'its KV is parked' : 'it is computed again'}: ${fate.because}`;
     this.decisions.note({ kind: 'evict', model: from.model, request: id, because });
@@ -328,51 +371,6 @@ export class DeviceSchedule {
     if (fate.do === 'recompute') from.engine.recomputeSequence(id);
     else request.parked_bytes = from.engine.parkSequence(id) ?? 0;
     return freed_bytes;
-  }
-
-  /**
-   * Nothing else is left to run, and the most urgent of the parked finds no room: its engine sees to some, or says that
-   * there is none.
-   */
-  #unpark(now_ms: number): void {
-    const { instances } = this.#device;
-    if (instances.some(({ requests }) => requests.length > 0)) return;
-    const [first] = this.#parkedRequests();
-    if (!first) return;
-    const { instance, request } = first;
-    request.parked_bytes = 0;
-    instance.engine.recomputeSequence(Number(request.id));
-    this.sync(instance.model, instance.engine.progress(), now_ms);
-  }
-
-  /** The most urgent first. */
-  #parkedRequests(): { instance: ScheduledInstance; request: ScheduledRequest }[] {
-    return this.#device.instances
-      .flatMap((instance) =>
-        [...instance.live.values()].flatMap((request) =>
-          request.parked_bytes > 0 ? [{ instance, request }] : [],
-        ),
-      )
-      .sort((a, b) => tokenDeadline(a.request) - tokenDeadline(b.request));
-  }
-
-  /** Parked requests come back where there is room for everything that their model has, the most urgent first. */
-  #restore(now_ms: number): void {
-    for (const { instance, request } of this.#parkedRequests()) {
-      const room = this.#memory.provide(instance, [...instance.live.values()]);
-      const alone = instance.requests.length === 0;
-      if ((!room && !alone) || !instance.engine.restoreSequence(Number(request.id))) continue;
-      request.parked_bytes = 0;
-      this.sync(instance.model, instance.engine.progress(), now_ms);
-    }
-  }
-
-  get #parking(): ParkingPlace {
-    let used_bytes = 0;
-    for (const { live } of this.#device.instances)
-      for (const { parked_bytes } of live.values()) used_bytes += parked_bytes;
-    const free_bytes = parking_share * this.#device.pool_bytes - used_bytes;
-    return { free_bytes, bytes_per_s: parking_bytes_per_s, latency_ms: 0 };
   }
 
   /** By name. */
@@ -383,23 +381,12 @@ export class DeviceSchedule {
 
   /** Of the instances without requests, the one that has been so longest. */
   longestIdle(): string | undefined {
-    let longest: ScheduledInstance | undefined;
-    for (const instance of this.#device.instances) {
-      if (instance.live.size > 0) continue;
-      if (!longest || (instance.idle_since_ms ?? 0) < (longest.idle_since_ms ?? 0)) longest = instance;
-    }
-    return longest?.id;
+    return longestIdle(this.#device.instances)?.id;
   }
 
   /** The idle instance whose keep-alive is over first, and when that is. */
   nextToRecycle(): { model: string; at_ms: number } | undefined {
-    let next: { model: string; at_ms: number } | undefined;
-    for (const instance of this.#device.instances) {
-      const at_ms = instance.live.size > 0 ? Number.POSITIVE_INFINITY : recycleAt(instance, this.#settings);
-      if (Number.isFinite(at_ms) && at_ms < (next?.at_ms ?? Number.POSITIVE_INFINITY))
-        next = { model: instance.model, at_ms };
-    }
-    return next;
+    return nextToRecycle(this.#device.instances, this.#settings);
   }
 
   isIdle(model: string): boolean {
@@ -407,8 +394,15 @@ export class DeviceSchedule {
   }
 
   /** For those who place requests on several devices. */
-  view(now_ms: number, resting: number): SharedDeviceView {
-    return sharedView(this.#device, this.#settings, now_ms, resting);
+  view(now_ms: number, loadTime_ms: (model: string) => number): SharedDeviceView {
+    const { instances } = this.#device;
+    const device = { ...this.#device, instances: [...instances, ...this.#coming.instances] };
+    return sharedView(device, this.#settings, now_ms, this.#coming.resting(loadTime_ms));
+  }
+
+  /** Share of the pool that is promised to weights and KV of all instances. */
+  get promised_share(): number {
+    return this.#device.budget_bytes / this.#device.pool_bytes;
   }
 
   /** When a refusal might turn out otherwise. */
@@ -434,6 +428,7 @@ export class DeviceSchedule {
   /** A model is gone for good. */
   forget(model: string): void {
     this.#lengths.forget(model);
+    this.#coming.forget(model);
   }
 
   get counted(): SchedulerReport {
@@ -444,26 +439,9 @@ export class DeviceSchedule {
     return this.#device.instances.find(({ id }) => id === model);
   }
 
-  #view(submission: Submission, instance: ScheduledInstance, now_ms: number): ScheduledRequest {
-    const { id, tokens, sampling, max_new_tokens, arrival_ms, reasoning } = submission;
-    const embeds = sampling === undefined;
-    const request: ScheduledRequest = {
-      id: String(id),
-      arrival_ms: Math.min(arrival_ms, now_ms),
-      input_tokens: tokens.length,
-      output_tokens: 0,
-      expected_output_tokens: 0,
-      output_tokens_max: embeds ? 0 : max_new_tokens,
-      prefill_tokens_left: tokens.length,
-      available_at_ms: 0,
-      service_level: sloOf(instance.slo ?? {}, tokens.length),
-      background: instance.slo === undefined || embeds,
-      reasoning,
-      embeds,
-      movable: submission.movable,
-      parked_bytes: 0,
-    };
-    if (!embeds) request.expected_output_tokens = this.#expected(instance.model, request);
+  #view(submission: Submission, slo: Slo | undefined, now_ms: number): ScheduledRequest {
+    const request = scheduledRequest(submission, slo, now_ms);
+    if (!request.embeds) request.expected_output_tokens = this.#expected(submission.model, request);
     return request;
   }
 
@@ -475,17 +453,21 @@ export class DeviceSchedule {
     const { model } = instance;
     const { slo, kept } = attainableSlo(instance, request, this.#settings);
     request.service_level = slo;
-    const admission = admitTo(this.#device, instance, request, now_ms, this.#settings);
-    if (admission.admit && this.#memory.apply(instance, admission)) {
+    const admission = admitTo(this.#coming.seen(now_ms), instance, request, now_ms, this.#settings);
+    if (admission.admit && this.memory.apply(instance, admission)) {
       const note = kept ? '' : '; alone it takes longer than its level: twice that is promised';
       const because = `${admission.because}${note}`;
       this.decisions.note({ kind: 'admit', model, request: Number(request.id), because });
       return;
     }
-    this.#counted.refused++;
     const because = admission.admit ? 'others still hold the memory that it needs' : admission.because;
+    throw this.#refusal(model, request, because, now_ms);
+  }
+
+  #refusal(model: string, request: ScheduledRequest, because: string, now_ms: number): HpcserveError {
+    this.#counted.refused++;
     this.decisions.note({ kind: 'refuse', model, request: Number(request.id), because });
-    throw new HpcserveError('E_SLO_REFUSED', {
+    return new HpcserveError('E_SLO_REFUSED', {
       what: `${model} cannot take this request within its service level now`,
       because,
       details: { retry_after_s: this.retryAfter_s(now_ms), refused: refusedOf(request) },

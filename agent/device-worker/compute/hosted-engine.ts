@@ -20,6 +20,9 @@ export class HostedEngine {
   readonly #scratch: Candidates;
   readonly #utf8: Utf8Tokens;
   readonly #samplers = new Map<number, TokenSampler>();
+  /** Whose transfers read or write its rows. */
+  #guests = 0;
+  #closed = false;
 
   constructor(name: string, engine: Engine, vocabularyAddress: bigint, utf8: Utf8Tokens) {
     this.#utf8 = utf8;
@@ -62,10 +65,26 @@ export class HostedEngine {
     return report;
   }
 
+  /** It serves nobody any more, though its memory may still be its own. */
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** Its rows are read or written by a transfer: they stay where they are until the result is called. */
+  enter(): () => void {
+    this.#guests++;
+    return () => {
+      this.#guests--;
+      if (this.#closed && this.#guests === 0) this.engine.close();
+    };
+  }
+
+  /** Closes the engine, as soon as no transfer uses its memory. */
   close(): void {
     for (const sampler of this.#samplers.values()) sampler.close();
     this.#samplers.clear();
-    this.engine.close();
+    this.#closed = true;
+    if (this.#guests === 0) this.engine.close();
   }
 
   #release(id: number): void {

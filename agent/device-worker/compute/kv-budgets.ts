@@ -53,10 +53,27 @@ export class KvBudgets {
     return rest;
   }
 
+  /**
+   * For a model that is on its way: as much is promised as it will need; `add` is its arrival.
+   * @returns false where others have too much of the pool; then nothing is promised to it
+   */
+  reserve(model: string, weight_bytes: number, kv_bytes: number): boolean {
+    if (this.#submit(`${model}/weights`, weight_bytes) && this.set(model, kv_bytes)) return true;
+    this.remove(model);
+    return false;
+  }
+
   remove(model: string): void {
     this.#engines.delete(model);
     this.#submit(`${model}/kv`, 0);
     this.#submit(`${model}/weights`, 0);
+  }
+
+  /** Sets aside what a stage of a model holds, as far as it is not promised to others: they still have it. */
+  hold(model: string, bytes: number): void {
+    const held = `${model}/stage`;
+    this.#submit(held, 0);
+    this.#submit(held, Math.min(bytes, this.pool_bytes - this.budget_bytes));
   }
 
   /** Promises so many bytes for a model's KV; false where others have too much of the pool. */

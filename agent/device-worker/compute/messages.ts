@@ -1,5 +1,6 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
 import type { MessagePort } from 'node:worker_threads';
+import type { PipelineLayout } from '../../../solver/refactoring/layout.ts';
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { KeptLengths } from '../../../solver/sharing/output-lengths.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
@@ -11,6 +12,7 @@ import type {
   EngineOptions,
   EngineStats,
   FinishReason,
+  LoadProgress,
   ModelInfo,
   SampledToken,
 } from '../../../spec/engine-contract.ts';
@@ -18,9 +20,12 @@ import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
 import type { DevicePoolOptions } from '../../memory/device-pool.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
+import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
+import type { PipelinePlace } from '../../pipeline/pipeline-place.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
+import type { KvAsk, KvShapeOfModel, KvTold } from './kv-messages.ts';
 
 /** What the compute thread is started with. */
 export interface ComputeThreadData {
@@ -59,6 +64,14 @@ export interface Submission {
   certain: boolean;
   /** It can be broken off here, and goes on elsewhere from the tokens that are out. */
   movable: boolean;
+  /** The same, as often as it must be: its node goes. */
+  continuable: boolean;
+  /** Whose it is: sequences of one answer, its choices, end together. Unique in this worker. */
+  answer: number;
+  /** Of the choices of its answer, from 0 on. */
+  choice: number;
+  /** What its keys and values are called that came here before it. */
+  kv?: string | undefined;
   stop_tokens: number[];
   /** See `SequenceRequest`. */
   cache_scope?: string;
@@ -80,11 +93,15 @@ export interface GrammarConstraint {
   after?: string;
 }
 
+export type LoadMessage = ToCompute & { type: 'load' };
+
 export type ToCompute =
   | {
       type: 'load';
       name: string;
       options: Omit<EngineOptions, 'on_progress'>;
+      /** It is one stage of a pipeline; absent: all of the model. */
+      pipeline?: PipelinePlace;
       /** Address of the llama_vocab that the main thread keeps open. */
       vocabulary: bigint;
       utf8: Utf8Tokens;
@@ -98,12 +115,18 @@ export type ToCompute =
       /** α of Equation 2; absent: 1. */
       latency_sensitivity?: number;
     }
+  /** A layout of a pipeline is to come in which this device has another stage: the message says which. */
+  | { type: 'prepare'; refactoring: number; load: LoadMessage }
+  /** The pipeline whose coordinator this device is changes its layout. */
+  | { type: 'refactor'; id: number; to: PipelineLayout; load: LoadMessage }
+  | { type: 'cancel_refactoring'; name: string; because: string }
   | { type: 'unload'; name: string }
   /** The requests of a model were taken away: its instance rests, unless others came. */
   | { type: 'leave'; name: string; because: string }
   | { type: 'submit'; submission: Submission }
   | { type: 'cancel'; model: string; id: number }
   | { type: 'report'; id: number }
+  | { type: 'kv'; ask: number; asked: KvAsk }
   /** The worker is about to go: what is in the pool is told. */
   | { type: 'manifest' }
   /** The contents of a model file were hashed: other files that have the same tensors can share them. */
@@ -123,13 +146,28 @@ export interface TokenOutput {
   cached_tokens?: number;
 }
 
+/** The device computes no more: the thread ends, and the worker is to. */
+export interface DeviceFailed {
+  type: 'device_failed';
+  error: ErrorJson;
+}
+
 export type FromCompute =
-  | { type: 'progress'; name: string; bytes_loaded: number; bytes_total: number; elapsed_ms: number }
-  | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats }
+  | ({ type: 'progress'; name: string } & LoadProgress)
+  /** `kv`: absent where its rows cannot move to other workers. */
+  | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats; kv?: KvShapeOfModel }
   | { type: 'load_failed'; name: string; error: ErrorJson }
   /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
   | { type: 'kernels_left_out'; errors: ErrorJson[] }
   | { type: 'unloaded'; name: string }
+  /** A change of layout has ended, or cannot begin. */
+  | {
+      type: 'refactored';
+      name: string;
+      id: number;
+      report?: RefactoringReport;
+      error?: ErrorJson;
+    }
   /** What lies in the pool of each model that was loaded; told when it changed. */
   | { type: 'weights'; models: { name: string; weights: ModelWeights }[] }
   /**
@@ -138,6 +176,7 @@ export type FromCompute =
    */
   | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean; lengths?: KeptLengths }
   | { type: 'report'; id: number; report: ScheduleReport }
+  | { type: 'kv'; ask: number; told?: KvTold; error?: ErrorJson }
   | { type: 'manifest'; models: ManifestModel[] }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }

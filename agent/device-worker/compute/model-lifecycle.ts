@@ -4,10 +4,13 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { RingSurroundings } from '../../pipeline/ring-port.ts';
 import { monotonic_ms } from '../clock.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
-import type { FromCompute, Submission } from './messages.ts';
+import { kvShapeOf } from './kv-moves.ts';
+import { LiveRefactorings } from './live-refactorings.ts';
+import type { FromCompute, Submission, ToCompute } from './messages.ts';
 import { ModelLoads } from './model-loads.ts';
 import { ModelProfiler } from './model-profiler.ts';
 import type { ScheduledModel } from './scheduled-instance.ts';
@@ -25,6 +28,8 @@ export interface LifecycleSurroundings {
   send(message: FromCompute): void;
   /** Something came on with a load. */
   beat(): void;
+  /** See `LoadSurroundings`. */
+  ring: RingSurroundings;
   /** A model serves: requests that waited for it are asked anew. */
   ask(submission: Submission): void;
 }
@@ -33,6 +38,7 @@ export interface LifecycleSurroundings {
 export class ModelLifecycle {
   readonly models = new WorkerModels();
   readonly loads: ModelLoads;
+  readonly refactorings: LiveRefactorings;
   readonly profiler = new ModelProfiler(this.models);
   readonly #residency = new WeightResidency(this.models);
   readonly #schedule: DeviceSchedule;
@@ -53,13 +59,20 @@ export class ModelLifecycle {
     this.#pool = pool;
     this.#step_ms_min = step_ms_min;
     this.#around = around;
+    this.refactorings = new LiveRefactorings({
+      ring: around.ring,
+      pool,
+      send: (message) => around.send(message),
+    });
     this.loads = new ModelLoads(pool, this.models, {
+      ring: around.ring,
       send: (message) => around.send(message),
       beat: () => around.beat(),
       giveWay: (model) => this.#giveWay(model),
       loaded: (load) =>
         schedule.decisions.note({ kind: 'load', model: load.model, because: describeLoad(load) }),
       opened: (model, engine) => this.#opened(model, engine),
+      pipelineOpened: (name, opened) => this.refactorings.opened(name, opened),
       failed: (model, error) => this.#notLoaded(model, error),
     });
   }
@@ -71,12 +84,40 @@ export class ModelLifecycle {
     known?.reload(message);
     const model = known ?? new WorkerModel(message);
     if (!known) this.models.add(model);
-    this.loads.begin(model, this.#beside);
+    this.loads.begin(model, this.beside);
   }
 
-  /** A request for a model that is away: with the first the model sets out, and all of them wait for it. */
+  /** A pipeline changes its layout; from when it comes back as it is then. */
+  refactor(message: ToCompute & { type: 'refactor' }): void {
+    const isServing = this.models.get(message.load.name)?.state === 'serving';
+    this.refactorings.begin(message, isServing, this.beside);
+  }
+
+  /**
+   * A request for a model that is away: with the first that is let in the model sets out, and all of them wait for it.
+   * @throws HpcserveError E_SLO_REFUSED
+   */
   resume(model: WorkerModel, submission: Submission): void {
-    if (model.resume(submission)) this.loads.begin(model, this.#beside);
+    const now_ms = monotonic_ms();
+    const admitted = this.#schedule.admitAway(submission, this.loadTime_ms(model.name), now_ms, (name) => {
+      const because = `nobody asks for it, and ${model.name} needs its room`;
+      this.#suspend(this.models.get(name)!, 'rest', because);
+    });
+    // What it was promised holds when the model is there: it is not judged once more.
+    const asked = admitted ? { ...submission, certain: true } : submission;
+    if (model.resume(asked)) this.loads.begin(model, this.beside);
+  }
+
+  /** The client of a request is gone, which may have waited for its model. */
+  withdraw(model: WorkerModel, id: number): void {
+    model.withdraw(id);
+    this.#schedule.withdraw(model.name, id);
+  }
+
+  /** Until a model that is away would be there. */
+  loadTime_ms(name: string): number {
+    const model = this.models.get(name);
+    return model ? this.#residency.loadTime_ms(model, this.#pool().store) : 0;
   }
 
   unload(name: string): void {
@@ -92,14 +133,30 @@ export class ModelLifecycle {
     if (model && this.#schedule.isIdle(name)) this.#suspend(model, 'move', because);
   }
 
-  /** An iteration threw. Only when its engine is closed may the main thread free the vocabulary: it is told last. */
+  /**
+   * An iteration threw. Only when its engine is closed may the main thread free the vocabulary: it is told last.
+   * @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on
+   */
   fail(model: WorkerModel, thrown: unknown): void {
-    const error = HpcserveError.from(thrown).toJSON();
+    const failure = HpcserveError.from(thrown);
+    if (failure.code === 'E_DEVICE_FAILED') throw failure;
+    const error = failure.toJSON();
     try {
       model.fail();
     } finally {
+      this.#schedule.lost(model.name, monotonic_ms());
       this.#around.send({ type: 'model_failed', name: model.name, error });
     }
+  }
+
+  /** Models that serve and have lost stages on other devices fail now, and not with their next request. */
+  check(): void {
+    for (const model of this.models.in('serving'))
+      try {
+        model.hosted!.engine.check?.();
+      } catch (error) {
+        this.fail(model, error);
+      }
   }
 
   /**
@@ -136,7 +193,8 @@ export class ModelLifecycle {
 
   /** What of models lies in the pool, where that changed. @param idle nothing else is to be done: it is told at once */
   tellWeights(idle: boolean): void {
-    const models = this.#residency.due(() => this.#pool().store, idle);
+    const share = this.#schedule.promised_share;
+    const models = this.#residency.due(() => this.#pool().store, idle, share);
     if (models) this.#around.send({ type: 'weights', models });
   }
 
@@ -154,7 +212,7 @@ export class ModelLifecycle {
   }
 
   /** What the models do beside which another one loads. */
-  get #beside(): LoadBeside {
+  get beside(): LoadBeside {
     const { engines } = this.models;
     if (engines.some(({ engine }) => engine.busy)) return 'busy';
     return engines.length > 0 ? 'idle' : 'nobody';
@@ -192,7 +250,10 @@ export class ModelLifecycle {
     this.#tellProfile(name);
     model.weight_bytes = weight_bytes;
     this.#residency.changed();
-    this.#around.send({ type: 'loaded', name, info: engine.info, stats: engine.stats() });
+    const loaded: FromCompute = { type: 'loaded', name, info: engine.info, stats: engine.stats() };
+    const kv = kvShapeOf(engine, this.#pool().memory.transferMemory);
+    if (kv) loaded.kv = kv;
+    this.#around.send(loaded);
     // What is promised counts from now: nobody is late because a model was away.
     for (const submission of waiting) this.#around.ask({ ...submission, arrival_ms: monotonic_ms() });
   }
@@ -241,6 +302,8 @@ export class ModelLifecycle {
   #notLoaded(model: WorkerModel, error: HpcserveError): void {
     const { name, isAway } = model;
     const staysAway = isAway && error.code === 'E_POOL_FULL';
+    if (staysAway) this.#schedule.keepAway(name, monotonic_ms());
+    else this.#schedule.lost(name, monotonic_ms());
     const waiting = staysAway ? model.keepAway() : model.fail();
     const details = { ...error.details, retry_after_s: this.#schedule.retryAfter_s(monotonic_ms()) };
     const { code, message: what, because } = error;

@@ -1,8 +1,11 @@
-import type { Engine } from '../../../spec/engine-contract.ts';
+import type { Engine, LoadProgress } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
-import type { WeightLoad } from '../../memory/pooled-loading.ts';
+import type { ModelUse, WeightLoad } from '../../memory/pooled-loading.ts';
+import { type CoordinatorEngine, CoordinatorOpening } from '../../pipeline/coordinator-opening.ts';
+import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
+import { toldFacts } from '../../pipeline/told-facts.ts';
 import type { FromCompute } from './messages.ts';
 import type { Opening, WorkerModel } from './worker-model.ts';
 import type { WorkerModels } from './worker-models.ts';
@@ -12,6 +15,8 @@ const progress_interval_ms = 250;
 
 /** What loads need of the thread around them. */
 export interface LoadSurroundings {
+  /** Of pipelines whose first stage is here. */
+  ring: RingSurroundings;
   send(message: FromCompute): void;
   /** Something came on. */
   beat(): void;
@@ -21,6 +26,8 @@ export interface LoadSurroundings {
   loaded(load: WeightLoad): void;
   /** An engine is there. What it throws fails the load, and closes the engine. */
   opened(model: WorkerModel, engine: Engine): void;
+  /** An engine over a pipeline is there; `opened` follows. */
+  pipelineOpened(name: string, opened: CoordinatorEngine): void;
   /** It is over, without an engine. */
   failed(model: WorkerModel, error: HpcserveError): void;
 }
@@ -44,6 +51,12 @@ export class ModelLoads {
 
   get any(): boolean {
     return this.#models.has('loading');
+  }
+
+  /** All of them wait for stages on other devices: there is nothing to help with. */
+  get onlyWait(): boolean {
+    for (const model of this.#models.in('loading')) if (!model.isWaiting) return false;
+    return true;
   }
 
   /** @param beside what the other models do */
@@ -72,9 +85,13 @@ export class ModelLoads {
     this.#next();
   }
 
-  /** A model that loads has no engine: it begins anew where another gives way, now or once that serves. */
+  /**
+   * A model that loads has no engine: it begins anew where another gives way, now or once that serves.
+   * @throws HpcserveError E_DEVICE_FAILED: no model of the device can
+   */
   fail(model: WorkerModel, thrown: unknown, beside: LoadBeside = 'idle'): void {
     const error = HpcserveError.from(thrown);
+    if (error.code === 'E_DEVICE_FAILED') throw error;
     // Nothing of it is on its way any more.
     const nothing = { bytes_loaded: 0, bytes_total: 0, elapsed_ms: 0 };
     this.#around.send({ type: 'progress', name: model.name, ...nothing });
@@ -94,28 +111,30 @@ export class ModelLoads {
   }
 
   #open({ name, message }: WorkerModel, beside: LoadBeside): Opening {
-    const { options, latency_sensitivity } = message;
-    const on_progress = this.#progressOf(name);
-    const on_loaded = (load: WeightLoad): void => this.#around.loaded(load);
-    return this.#pool().open(
-      { ...options, on_progress },
-      latency_sensitivity === undefined
-        ? { model: name, on_loaded }
-        : { model: name, on_loaded, latency_sensitivity },
-      beside,
+    const { latency_sensitivity, pipeline } = message;
+    const options = { ...message.options, on_progress: this.#progressOf(name) };
+    const use: ModelUse = { model: name, on_loaded: (load) => this.#around.loaded(load) };
+    if (latency_sensitivity !== undefined) use.latency_sensitivity = latency_sensitivity;
+    if (!pipeline) return this.#pool().open(options, use, beside);
+    const kv = this.#pool().layerKv(name);
+    const loading = this.#pool().openStage(options, use, beside, kv);
+    const isRing = pipeline.stages > 1;
+    const port = isRing ? new RingPort(pipeline.listen, pipeline.next, this.#around.ring) : undefined;
+    const told = toldFacts(loading.file, options, pipeline);
+    return new CoordinatorOpening(options, loading, port, told, kv, (opened) =>
+      this.#around.pipelineOpened(name, opened),
     );
   }
 
-  #progressOf(
-    name: string,
-  ): (progress: { bytes_loaded: number; bytes_total: number; elapsed_ms: number }) => void {
+  #progressOf(name: string): (progress: LoadProgress) => void {
     let told_ms = Number.NEGATIVE_INFINITY;
-    return ({ bytes_loaded, bytes_total, elapsed_ms }) => {
+    return (progress) => {
+      const { bytes_loaded, bytes_total, elapsed_ms } = progress;
       this.#around.beat();
       if (bytes_loaded < bytes_total && elapsed_ms - told_ms < progress_interval_ms) return;
       // The first bytes are news, too: from them on there is a rate.
       if (bytes_loaded > 0) told_ms = elapsed_ms;
-      this.#around.send({ type: 'progress', name, bytes_loaded, bytes_total, elapsed_ms });
+      this.#around.send({ type: 'progress', name, ...progress });
     };
   }
 

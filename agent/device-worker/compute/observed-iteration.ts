@@ -3,14 +3,15 @@ import type { ScheduledInstance } from './scheduled-instance.ts';
 
 /**
  * What an iteration took refreshes the profile of its model, before its requests are brought up to date. Pure
- * iterations only: of what rode along nobody knows which part took how long.
+ * iterations only: of what rode along nobody knows which part took how long, nor of batches that overlap.
  */
 export function observeIteration(
   instance: ScheduledInstance,
   plan: IterationPlan,
-  { prefill_tokens, decode_tokens }: StepReport,
+  { prefill_tokens, decode_tokens, overlapped }: StepReport,
   elapsed_ms: number,
 ): void {
+  if (overlapped) return;
   const { growing, requests } = instance;
   const ms = Math.max(elapsed_ms, 1e-3);
   if (prefill_tokens === 0 && decode_tokens > 0) {

@@ -18,7 +18,7 @@ const lengths = [16, 64, 256, 1024, 4096];
 const batches = [1, 4, 16, 64];
 /** Tokens that a measured sequence gets. */
 const steps_max = 2 * batches.length;
-const nothing: IterationPlan = { decode: false, prefill_tokens: 0 };
+const nothing: IterationPlan = { decode: false, prefill_tokens: 0, whole: true };
 
 /** What a measurement asks for before it goes on: the next iteration, which is expected to take so long. */
 export type NextIteration = { expected_ms: number };
@@ -151,7 +151,7 @@ class Measurement {
   }
 
   #step(plan: IterationPlan): { prefill_tokens: number; decode_tokens: number; elapsed_ms: number } {
-    const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step(plan);
+    const { prefill_tokens, decode_tokens, elapsed_us } = this.#engine.step({ ...plan, whole: true });
     const elapsed_ms = Math.max(elapsed_us / 1000, this.#limits.step_ms_min, 1e-3);
     this.spent_ms += elapsed_us / 1000;
     return { prefill_tokens, decode_tokens, elapsed_ms };

@@ -1,8 +1,11 @@
 /** The models of a device as their schedule keeps them: what decisions see, and what they are carried out by. */
 import type { InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
-import type { Slo } from '../../../solver/sharing/slo.ts';
+import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
+import type { SharingSettings } from '../../../solver/sharing/settings.ts';
+import { type Slo, sloOf } from '../../../solver/sharing/slo.ts';
 import type { Engine, EngineStats } from '../../../spec/engine-contract.ts';
+import type { Submission } from './messages.ts';
 
 export interface ScheduledModel {
   name: string;
@@ -71,4 +74,54 @@ export function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats
     kv_bytes_max: stats.kv_bytes,
     kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
   };
+}
+
+/** A request as it comes. @param slo of its model; absent: nothing is promised to it */
+export function scheduledRequest(
+  submission: Submission,
+  slo: Slo | undefined,
+  now_ms: number,
+): ScheduledRequest {
+  const { id, tokens, sampling, max_new_tokens, arrival_ms, reasoning } = submission;
+  const embeds = sampling === undefined;
+  return {
+    id: String(id),
+    arrival_ms: Math.min(arrival_ms, now_ms),
+    input_tokens: tokens.length,
+    output_tokens: 0,
+    expected_output_tokens: 0,
+    output_tokens_max: embeds ? 0 : max_new_tokens,
+    prefill_tokens_left: tokens.length,
+    available_at_ms: 0,
+    service_level: sloOf(slo ?? {}, tokens.length),
+    background: slo === undefined || embeds,
+    reasoning,
+    embeds,
+    movable: submission.movable,
+    parked_bytes: 0,
+  };
+}
+
+/** Of the instances without requests, the one that has been so longest. */
+export function longestIdle(instances: readonly ScheduledInstance[]): ScheduledInstance | undefined {
+  let longest: ScheduledInstance | undefined;
+  for (const instance of instances) {
+    if (instance.live.size > 0) continue;
+    if (!longest || (instance.idle_since_ms ?? 0) < (longest.idle_since_ms ?? 0)) longest = instance;
+  }
+  return longest;
+}
+
+/** The idle instance whose keep-alive is over first, and when that is. */
+export function nextToRecycle(
+  instances: readonly ScheduledInstance[],
+  settings: SharingSettings,
+): { model: string; at_ms: number } | undefined {
+  let next: { model: string; at_ms: number } | undefined;
+  for (const instance of instances) {
+    const at_ms = instance.live.size > 0 ? Number.POSITIVE_INFINITY : recycleAt(instance, settings);
+    if (Number.isFinite(at_ms) && at_ms < (next?.at_ms ?? Number.POSITIVE_INFINITY))
+      next = { model: instance.model, at_ms };
+  }
+  return next;
 }

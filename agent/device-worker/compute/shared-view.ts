@@ -1,5 +1,10 @@
 /** The device as the schedule sees it, for those who place requests on several: times counted from now. */
-import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import type {
+  DeviceView,
+  InstanceView,
+  ModelOnDevice,
+  RequestView,
+} from '../../../solver/sharing/device-view.ts';
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { SharedDeviceView } from '../../../spec/device-view.ts';
@@ -14,16 +19,20 @@ interface TellableInstance extends InstanceView {
   readonly live: ReadonlyMap<number, { movable: boolean }>;
 }
 
+/** A model that has no instance now, as one would run. */
+type TellableModel = ModelOnDevice &
+  Pick<TellableInstance, 'growing' | 'tokens_max' | 'kv_bytes_max' | 'prefill_chunk_tokens_max'>;
+
 /** @param resting models of the device that have no instance now */
 export function sharedView(
   device: Omit<DeviceView, 'instances'> & { instances: readonly TellableInstance[] },
   settings: SharingSettings,
   now_ms: number,
-  resting: number,
+  resting: readonly TellableModel[],
 ): SharedDeviceView {
   const { pool_bytes, budget_bytes, held_bytes, instances } = device;
   /** Nobody else gains by its going. */
-  const alone = instances.length + resting < 2;
+  const alone = instances.length + resting.length < 2;
   return {
     format: 1,
     // Before the first model there is no pool.
@@ -44,6 +53,16 @@ export function sharedView(
       fixed: alone || instance.live.size === 0 || [...instance.live.values()].some(({ movable }) => !movable),
       prefill_chunk_tokens_max: instance.prefill_chunk_tokens_max,
       requests: instance.requests.map((request) => fromNow(request, now_ms)),
+    })),
+    resting: resting.map((model) => ({
+      model: model.model,
+      profile: model.growing.kept(),
+      weight_bytes: model.weight_bytes,
+      kv_bytes_per_token: model.kv_bytes_per_token,
+      kv_bytes_max: model.kv_bytes_max,
+      tokens_max: model.tokens_max,
+      prefill_chunk_tokens_max: model.prefill_chunk_tokens_max,
+      load_ms: model.load_ms,
     })),
   };
 }

@@ -1,17 +1,19 @@
 import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { Engine } from '../../../spec/engine-contract.ts';
 import type { HostedEngine } from './hosted-engine.ts';
-import type { Submission, ToCompute } from './messages.ts';
+import type { LoadMessage, Submission } from './messages.ts';
 import type { ProfileMeasurement } from './profile-measurement.ts';
 
 /** How a model is loaded: what the main thread asked for, and what was learned of it here since. */
-export type LoadMessage = ToCompute & { type: 'load' };
+export type { LoadMessage } from './messages.ts';
 
 /** Weights on their way. */
 export interface Opening {
   /** @returns the engine, once its weights are there; then, and where it throws, the opening is over */
   advance(help: boolean): Engine | undefined;
   abort(): void;
+  /** Nothing of it is to be done here before others have come; absent: it never waits. */
+  readonly isWaiting?: boolean;
 }
 
 /** A measurement under way; see `ModelProfiler`. */
@@ -93,6 +95,11 @@ export class WorkerModel {
   /** Its weights are on their way. */
   get isOpening(): boolean {
     return this.#state.is === 'loading' && this.#state.opening !== undefined;
+  }
+
+  /** What is on its way of it is on other devices. */
+  get isWaiting(): boolean {
+    return this.#state.is === 'loading' && this.#state.opening?.isWaiting === true;
   }
 
   /** Its place among those that wait until others have come; undefined where it does not wait. */

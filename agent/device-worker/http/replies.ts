@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
-import { headers as headerNames, type OpenAiError } from '../../../spec/wire.ts';
+import { continuation, headers as headerNames, type OpenAiError } from '../../../spec/wire.ts';
 
 /** Codes that OpenAI's own clients know. */
 const openAiCodes: Record<string, string> = {
@@ -16,7 +16,7 @@ const openAiCodes: Record<string, string> = {
 /** Seconds after which to try again, where the error does not say. */
 const retry_after_s = 1;
 
-export function errorBody(error: HpcserveError): OpenAiError {
+function errorBody(error: HpcserveError): OpenAiError {
   const { param } = error.details;
   const reasons = error.because.length > 0 ? ` (${error.because.join('; ')})` : '';
   const status = error.http_status;
@@ -28,6 +28,13 @@ export function errorBody(error: HpcserveError): OpenAiError {
       code: openAiCodes[error.code] ?? error.code,
     },
   };
+}
+
+/** The same as the last event of a stream: gateways read where the answer goes on. */
+export function streamErrorBody(error: HpcserveError): object {
+  const { moved } = error.details;
+  const said = errorBody(error);
+  return moved === undefined ? said : { error: { ...said.error, [continuation.moved]: moved } };
 }
 
 export function sendJson(
@@ -57,9 +64,11 @@ export function replyError(
     status === 503 || status === 429
       ? { 'retry-after': typeof wait === 'number' ? wait : retry_after_s }
       : {};
-  const { refused } = error.details;
+  const { refused, moved } = error.details;
   // For gateways, which may make room for it elsewhere.
   const need: Record<string, string> =
     refused === undefined ? {} : { [headerNames.refused]: JSON.stringify(refused) };
-  sendJson(response, status, errorBody(error), { ...headers, ...again, ...need });
+  const gone: Record<string, string> =
+    moved === undefined ? {} : { [headerNames.moved]: JSON.stringify(moved) };
+  sendJson(response, status, errorBody(error), { ...headers, ...again, ...need, ...gone });
 }

@@ -9,6 +9,7 @@ import { agentPaths, clientPaths, headers as headerNames, limits } from '../../.
 import type { AnswerContext } from '../answers/answer.ts';
 import type { WorkerMetrics } from '../metrics.ts';
 import type { Models } from '../models.ts';
+import type { AnswerMover } from '../moving/answer-mover.ts';
 import { BodyReader } from '../requests/body-reader.ts';
 import { chatCompletion } from '../requests/chat.ts';
 import { textCompletion } from '../requests/completions.ts';
@@ -40,7 +41,9 @@ const generating: Record<string, Handler> = {
   [clientPaths.detokenize]: detokenize,
 };
 const reading = ['/v1/models', '/health', '/metrics', agentPaths.device, agentPaths.sharing];
-const posted: string[] = [agentPaths.move, agentPaths.tensors];
+const posted: string[] = [agentPaths.move, agentPaths.tensors, agentPaths.kv];
+/** Answers that are to leave with their KV have so long; the gateway that asks waits a little longer. */
+const leave_ms = 3000;
 
 /** OpenAI's paths, and those for a model's tokens, on a unix socket. */
 export class WorkerServer {
@@ -54,15 +57,21 @@ export class WorkerServer {
 
   readonly #tensors: TensorAnswers | undefined;
   readonly #report: () => Promise<DeviceReport>;
+  readonly #mover: AnswerMover | undefined;
 
-  /** @param report what the device's worker says of itself */
+  /**
+   * @param mover absent: answers go on elsewhere from their tokens alone
+   * @param report what the device's worker says of itself
+   */
   constructor(
     models: Models,
     metrics: WorkerMetrics,
     workerLimits: WorkerLimits,
+    mover: AnswerMover | undefined,
     report: () => Promise<DeviceReport>,
   ) {
     this.#report = report;
+    this.#mover = mover;
     this.#models = models;
     this.#tensors = models.shared && new TensorAnswers(models.shared);
     this.#metrics = metrics;
@@ -114,6 +123,7 @@ export class WorkerServer {
       const handler = generating[pathname];
       if (handler) await this.#generate(handler, request, response, headers);
       else if (pathname === agentPaths.move) await this.#move(request, response, headers);
+      else if (this.#mover && pathname === agentPaths.kv) await this.#mover.answer(request, response);
       else if (this.#tensors && pathname === agentPaths.tensors) await this.#held(request, response);
       else if (this.#tensors && pathname.startsWith(`${agentPaths.tensors}/`))
         this.#tensors.range(request, response);
@@ -210,7 +220,7 @@ export class WorkerServer {
       const status = this.draining ? 'draining' : 'ok';
       sendJson(response, this.draining ? 503 : 200, { status, models: this.#models.loads }, headers);
     } else {
-      const text = await this.#metrics.text(this.#models.loads);
+      const text = await this.#metrics.text(this.#models.all);
       response.writeHead(200, { 'content-type': this.#metrics.contentType }).end(text);
     }
   }
@@ -228,12 +238,11 @@ export class WorkerServer {
         because: asked.error.issues.map(({ message }) => message),
       });
     const { model, because } = asked.data;
-    sendJson(
-      response,
-      200,
-      { moved: this.#models.leave(this.#models.find(model).config.name, because) },
-      headers,
-    );
+    const { name } = this.#models.find(model).config;
+    // All or none: what cannot go on elsewhere keeps the others here.
+    const canLeave = this.#models.liveSequences(name).every(({ movable }) => movable);
+    const with_kv = canLeave ? ((await this.#mover?.evacuate([name], leave_ms, because)) ?? 0) : 0;
+    sendJson(response, 200, { moved: with_kv + this.#models.leave(name, because) }, headers);
   }
 
   async #held(request: IncomingMessage, response: ServerResponse): Promise<void> {

@@ -88,6 +88,9 @@ function submissionOf(
     reasoning: false,
     certain: false,
     movable: false,
+    continuable: false,
+    answer: 0,
+    choice: 0,
   };
   if (cache_scope !== undefined) submission.cache_scope = cache_scope;
   return submission;

@@ -150,6 +150,7 @@ function readContinuation(body: BodyReader, token: { min: number; max: number })
     rendered_ms: continued.number('rendered_ms', count),
     prompt_digest: continued.string('prompt_digest'),
     cached_tokens: continued.number('cached_tokens', count),
+    kv: continued.string('kv'),
     id: continued.string('id'),
     created: continued.number('created', count),
   };

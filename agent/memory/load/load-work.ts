@@ -3,6 +3,7 @@
  * are valid in every thread of the process.
  */
 import type { Pointer } from '../../../native/signature.ts';
+import { type LoadLeg, loadLegs } from '../../../spec/engine-contract.ts';
 import type { PoolSpan } from '../../backend/pool-memory.ts';
 import type { Unit } from './pieces.ts';
 
@@ -28,12 +29,16 @@ export interface LoadWork {
 
 /** What failed, in the words of the thread that saw it. */
 export interface LoadFailure {
+  /** Default: E_POOL_LOAD. */
+  code?: 'E_MODEL_WEIGHTS';
   what: string;
   because: string;
 }
 
 const words = { next: 0, active: 1, failed: 2, text_bytes: 3, count: 4 } as const;
 const text_bytes_max = 4096;
+/** Bytes of the load, then bytes and nanoseconds of each leg. */
+const totals_count = 1 + 2 * loadLegs.length;
 /** Beyond every count of units: a counter set to it hands out none. */
 const no_more = 0x3fff_ffff;
 
@@ -44,14 +49,14 @@ const no_more = 0x3fff_ffff;
 export class LoadCounters {
   readonly shared: SharedArrayBuffer;
   readonly #words: Int32Array;
-  readonly #bytes: BigInt64Array;
+  readonly #totals: BigInt64Array;
   readonly #text: Uint8Array;
 
-  constructor(shared = new SharedArrayBuffer(4 * words.count + 8 + text_bytes_max)) {
+  constructor(shared = new SharedArrayBuffer(4 * words.count + 8 * totals_count + text_bytes_max)) {
     this.shared = shared;
     this.#words = new Int32Array(shared, 0, words.count);
-    this.#bytes = new BigInt64Array(shared, 4 * words.count, 1);
-    this.#text = new Uint8Array(shared, 4 * words.count + 8, text_bytes_max);
+    this.#totals = new BigInt64Array(shared, 4 * words.count, totals_count);
+    this.#text = new Uint8Array(shared, 4 * words.count + 8 * totals_count, text_bytes_max);
   }
 
   enter(): void {
@@ -71,7 +76,23 @@ export class LoadCounters {
   }
 
   finish(bytes: number): void {
-    Atomics.add(this.#bytes, 0, BigInt(bytes));
+    Atomics.add(this.#totals, 0, BigInt(bytes));
+  }
+
+  /** @param began_ms by performance.now() of any thread */
+  wentBy(leg: LoadLeg['leg'], bytes: number, began_ms: number): void {
+    const at = 1 + 2 * loadLegs.indexOf(leg);
+    Atomics.add(this.#totals, at, BigInt(bytes));
+    Atomics.add(this.#totals, at + 1, BigInt(Math.round((performance.now() - began_ms) * 1e6)));
+  }
+
+  /** Of which bytes have gone some. */
+  get legs(): LoadLeg[] {
+    return loadLegs.flatMap((leg, index) => {
+      const bytes = Number(Atomics.load(this.#totals, 1 + 2 * index));
+      const thread_ms = Number(Atomics.load(this.#totals, 2 + 2 * index)) / 1e6;
+      return bytes === 0 ? [] : [{ leg, bytes, thread_ms }];
+    });
   }
 
   /** The first failure is kept, and nobody takes another unit. */
@@ -99,7 +120,7 @@ export class LoadCounters {
   }
 
   get bytes(): number {
-    return Number(Atomics.load(this.#bytes, 0));
+    return Number(Atomics.load(this.#totals, 0));
   }
 
   get failed(): boolean {

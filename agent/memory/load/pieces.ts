@@ -8,6 +8,8 @@ import { row_group } from '../../engine/row-groups.ts';
 
 /** A tensor of a model file and its place in the pool. */
 export interface TensorLoad {
+  /** For messages. */
+  name: string;
   /** Bytes of the file that follow one another in the tensor: several where the engine joins projections. */
   parts: readonly FileRange[];
   /** ggml type id, contiguous extent, number of rows over all other dimensions, and of matrices (experts) in it. */
@@ -40,6 +42,7 @@ export interface PlainPiece {
 /** Rows that ggml lays out anew. */
 export interface ConvertedPiece {
   kind: 'converted';
+  name: string;
   layout: number;
   type: number;
   row_elements: number;
@@ -112,7 +115,7 @@ function* cutPlain(ranges: readonly PlainPiece[], unit_bytes: number): Generator
 }
 
 function* converted(tensor: TensorLoad, unit_bytes: number): Generator<ConvertedPiece> {
-  const { layout, type, row_elements, rows, planes, pool_offset, pool_row_bytes, parts } = tensor;
+  const { name, layout, type, row_elements, rows, planes, pool_offset, pool_row_bytes, parts } = tensor;
   const bytes = parts.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
   const row_bytes = bytes / rows;
   const most =
@@ -123,6 +126,7 @@ function* converted(tensor: TensorLoad, unit_bytes: number): Generator<Converted
     const count = Math.min(most, rows - row);
     yield {
       kind: 'converted',
+      name,
       layout,
       type,
       row_elements,

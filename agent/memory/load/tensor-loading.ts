@@ -1,4 +1,4 @@
-import type { LoadProgress } from '../../../spec/engine-contract.ts';
+import { type LoadLeg, type LoadProgress, loadLegs } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { OpenModelFile } from './open-model-file.ts';
@@ -67,6 +67,8 @@ export class TensorLoading {
   #bytes = -1;
   #moved_at = performance.now();
   #peers: PeerPart[] = [];
+  /** Of counters that are used no more. */
+  #legs_before: readonly LoadLeg[] = [];
   /** What no peer could bring was begun. */
   #rest = false;
 
@@ -89,12 +91,22 @@ export class TensorLoading {
     return this.#peers;
   }
 
+  /** What its threads did so far, by part of the way. */
+  get legs(): LoadLeg[] {
+    const all = [...this.#legs_before, ...this.#counters.legs];
+    return loadLegs.flatMap((leg) => {
+      const same = all.filter((one) => one.leg === leg);
+      const sum = (of: 'bytes' | 'thread_ms'): number => same.reduce((total, one) => total + one[of], 0);
+      return same.length === 0 ? [] : [{ leg, bytes: sum('bytes'), thread_ms: sum('thread_ms') }];
+    });
+  }
+
   /**
    * @param help takes one unit, and waits a little where none is left to take
    * @returns whether every byte is in its place
-   * @throws HpcserveError E_POOL_LOAD: the file cannot be read, is shorter than it was, or has changed; then the
-   *   places of the tensors hold nothing of use, and no thread writes to them any more unless
-   *   `details.still_writing` is true
+   * @throws HpcserveError E_MODEL_WEIGHTS: some are no numbers; E_POOL_LOAD: the file cannot be read, is shorter than
+   *   it was, or has changed; then the places of the tensors hold nothing of use, and no thread writes to them any more
+   *   unless `details.still_writing` is true
    */
   advance(help: boolean): boolean {
     const counters = this.#counters;
@@ -131,7 +143,10 @@ export class TensorLoading {
     this.#share.end();
     try {
       const failure = counters.failure;
-      if (failure) throw new HpcserveError('E_POOL_LOAD', { ...failure });
+      if (failure) {
+        const { code = 'E_POOL_LOAD', ...words } = failure;
+        throw new HpcserveError(code, words);
+      }
       this.#source.check();
       return true;
     } finally {
@@ -152,6 +167,7 @@ export class TensorLoading {
     if (units.length === 0) return false;
     this.#share?.end();
     this.#bytes_before += this.#counters.bytes;
+    this.#legs_before = this.legs;
     const { shared: _, ...same } = this.#work;
     this.#work = { ...same, units, counters: new LoadCounters().shared };
     this.#counters = new LoadCounters(this.#work.counters);
@@ -184,6 +200,7 @@ export class TensorLoading {
       bytes_loaded,
       bytes_total: this.#bytes_total,
       elapsed_ms: this.#moved_at - this.#started,
+      legs: this.legs,
     });
   }
 }

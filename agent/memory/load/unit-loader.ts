@@ -6,11 +6,13 @@ import {
   moveMemory,
   pageSize_bytes,
   populateForReading,
+  readCachedInto,
   readInto,
 } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { loadStreamCopy } from '../../../native/stream-copy.ts';
 import { type Place, placeIn } from '../../backend/pool-memory.ts';
+import { refusedWeights, writeWeights } from '../../engine/checked-weights.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
@@ -22,6 +24,13 @@ import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
 const streamed_bytes_min = 128 * 1024;
 /** Beyond every piece: ggml compares what is written with the size of the tensor. */
 const any_bytes = 2 ** 50;
+
+/** Of a load, what one thread does. */
+interface Share {
+  work: LoadWork;
+  structs: TensorStructs;
+  counters: LoadCounters;
+}
 
 /** Where bytes of the file lie in memory. */
 type Staged = (range: FileRange) => Pointer;
@@ -47,7 +56,9 @@ export class UnitLoader {
   open(work: LoadWork): { step(): boolean; end(): void } {
     const structs = new TensorStructs(this.#ggml, work);
     const claims = work.shared && new GroupClaims(work.shared.claims);
-    return { step: () => this.#step(work, structs, claims), end: () => structs.free() };
+    const counters = new LoadCounters(work.counters);
+    const share: Share = { work, structs, counters };
+    return { step: () => this.#step(share, claims), end: () => structs.free() };
   }
 
   /**
@@ -56,10 +67,11 @@ export class UnitLoader {
    */
   place(work: LoadWork, units: readonly Unit[], staged: Staged): number {
     const structs = new TensorStructs(this.#ggml, work);
+    const share: Share = { work, structs, counters: new LoadCounters(work.counters) };
     try {
       let bytes = 0;
       for (const piece of units.flat()) {
-        this.#load(work, structs, piece, staged);
+        this.#load(share, piece, staged);
         bytes += piece.bytes;
       }
       return bytes;
@@ -69,8 +81,8 @@ export class UnitLoader {
   }
 
   /** @returns whether a unit was left to take */
-  #step(work: LoadWork, structs: TensorStructs, claims: GroupClaims | undefined): boolean {
-    const counters = new LoadCounters(work.counters);
+  #step(share: Share, claims: GroupClaims | undefined): boolean {
+    const { work, counters } = share;
     counters.enter();
     try {
       const index = counters.take(work.units.length);
@@ -79,7 +91,7 @@ export class UnitLoader {
       if (claims && !claims.takeForFile(work.shared!.group_of[index]!)) return true;
       let bytes = 0;
       for (const piece of work.units[index]!) {
-        this.#load(work, structs, piece);
+        this.#load(share, piece);
         bytes += piece.bytes;
       }
       counters.finish(bytes);
@@ -87,6 +99,8 @@ export class UnitLoader {
     } catch (error) {
       // Whatever it is, the tensors are not whole, and the thread that waits must hear of it.
       if (error instanceof ReadFailure) counters.fail({ what: error.message, because: error.because });
+      else if (error instanceof RefusedWeights)
+        counters.fail({ code: 'E_MODEL_WEIGHTS', ...refusedWeights(work.path, error.message) });
       else counters.fail({ what: `loading ${work.path} failed`, because: stackOf(error) });
       return false;
     } finally {
@@ -99,20 +113,25 @@ export class UnitLoader {
     this.#staging = undefined;
   }
 
-  #load(work: LoadWork, structs: TensorStructs, piece: Piece, staged?: Staged): void {
+  #load(share: Share, piece: Piece, staged?: Staged): void {
+    const { work, structs, counters } = share;
     if (piece.kind === 'plain') {
       const place = placeIn(work.layouts[0]!, piece.pool_offset);
       const range = { offset_bytes: piece.file_offset, size_bytes: piece.bytes };
       if (work.upload) {
-        const source = staged?.(range) ?? this.#stage(work, [range], undefined);
+        const source = staged?.(range) ?? this.#stage(share, [range], undefined);
+        const began_ms = performance.now();
         this.#ggml.ggml_backend_tensor_set(structs.bytesAt(place), source, 0, piece.bytes);
-      } else if (staged || !this.#stream(work, place.address, range))
-        copyRange(work, place.address, range, staged);
+        counters.wentBy('upload', piece.bytes, began_ms);
+      } else if (staged || !this.#stream(share, place.address, range))
+        copyRange(share, place.address, range, staged);
       return;
     }
     const tensor = structs.at(piece);
-    const source = sourceInMemory(work, piece, staged) ?? this.#stage(work, piece.ranges, staged);
-    this.#ggml.ggml_backend_tensor_set(tensor, source, 0, piece.bytes);
+    const source = sourceInMemory(work, piece, staged) ?? this.#stage(share, piece.ranges, staged);
+    const began_ms = performance.now();
+    if (!writeWeights(this.#ggml, tensor, source, piece)) throw new RefusedWeights(piece.name);
+    counters.wentBy('convert', piece.bytes, began_ms);
   }
 
   /**
@@ -120,25 +139,27 @@ export class UnitLoader {
    * caches when the kernel has zeroed it, and is written there sooner.
    * @returns whether it did
    */
-  #stream(work: LoadWork, address: Pointer, range: FileRange): boolean {
+  #stream({ work, counters }: Share, address: Pointer, range: FileRange): boolean {
+    const began_ms = performance.now();
     if (!this.#streamCopy || range.size_bytes < streamed_bytes_min) return false;
     if (!isInMemory(address, range.size_bytes)) return false;
     const source = cachedSource(work, range);
     if (source === undefined) return false;
     // Pages of the file are mapped as they are touched: threads that have them mapped first get into each other's way.
     this.#streamCopy(address, source, range.size_bytes);
+    counters.wentBy('cache', range.size_bytes, began_ms);
     return true;
   }
 
-  #stage(work: LoadWork, ranges: readonly FileRange[], staged: Staged | undefined): Pointer {
+  #stage(share: Share, ranges: readonly FileRange[], staged: Staged | undefined): Pointer {
     const bytes = ranges.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
     if (!this.#staging || this.#staging.bytes < bytes) {
       this.free();
-      this.#staging = stagingMemory(this.#ggml, work.upload?.host_buffer_type, bytes);
+      this.#staging = stagingMemory(this.#ggml, share.work.upload?.host_buffer_type, bytes);
     }
     let { address } = this.#staging;
     for (const range of ranges) {
-      copyRange(work, address, range, staged);
+      copyRange(share, address, range, staged);
       address += BigInt(range.size_bytes);
     }
     return this.#staging.address;
@@ -178,9 +199,9 @@ function sourceInMemory(
   return populateForReading(begin, bytes) ? source : undefined;
 }
 
-function copyRange(work: LoadWork, address: Pointer, range: FileRange, staged: Staged | undefined): void {
+function copyRange(share: Share, address: Pointer, range: FileRange, staged: Staged | undefined): void {
   if (staged) moveMemory(address, staged(range), range.size_bytes);
-  else readFully(work, address, range);
+  else readFully(share, address, range);
 }
 
 /**
@@ -213,12 +234,21 @@ class ReadFailure extends Error {
   }
 }
 
+/** Some of a tensor are NaN or infinite; its message is the tensor's name. */
+class RefusedWeights extends Error {}
+
 function stackOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? error.message) : String(error);
 }
 
-function readFully({ descriptor, path }: LoadWork, address: Pointer, range: FileRange): void {
-  for (let done = 0; done < range.size_bytes; ) {
+function readFully({ work, counters }: Share, address: Pointer, range: FileRange): void {
+  const { descriptor, path } = work;
+  let began_ms = performance.now();
+  const cached = readCachedInto(address, descriptor, range.offset_bytes, range.size_bytes);
+  if (cached > 0) counters.wentBy('cache', cached, began_ms);
+  if (cached === range.size_bytes) return;
+  began_ms = performance.now();
+  for (let done = cached; done < range.size_bytes; ) {
     const offset = range.offset_bytes + done;
     const count = readInto(address + BigInt(done), descriptor, offset, range.size_bytes - done);
     if (count < 0)
@@ -230,6 +260,7 @@ function readFully({ descriptor, path }: LoadWork, address: Pointer, range: File
       );
     done += count;
   }
+  counters.wentBy('disk', range.size_bytes - cached, began_ms);
 }
 
 /** Tensor structs that are pointed at one place of the pool after another, one a shape and layout. */

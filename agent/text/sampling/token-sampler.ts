@@ -1,4 +1,4 @@
-import type { SampledToken, Sampler } from '../../../spec/engine-contract.ts';
+import type { SampledToken, Sampler, StatelessSampling } from '../../../spec/engine-contract.ts';
 import { type Candidates, drawCandidate, fillCandidates } from './candidates.ts';
 import { argmax } from './greedy.ts';
 import { describeToken, logProbabilities } from './log-probabilities.ts';
@@ -62,6 +62,18 @@ export class TokenSampler implements Sampler {
     this.#stopTokens = [...start.stop_tokens];
     this.#forced = [...(start.forced ?? [])];
     for (const token of start.continued) this.#take(token);
+  }
+
+  get stateless(): StatelessSampling | undefined {
+    if (this.#modifies || this.#budget || this.#forced.length > 0) return undefined;
+    const { temperature, top_k, top_p, min_p, typical_p, seed, choice, logprobs } = this.#parameters;
+    const stateless: StatelessSampling = { temperature, top_k, top_p, min_p, typical_p, seed, choice };
+    if (logprobs !== undefined) stateless.logprobs = logprobs;
+    return stateless;
+  }
+
+  take(token: number): void {
+    this.#take(token);
   }
 
   sample(logits: Float32Array, position: number): SampledToken {

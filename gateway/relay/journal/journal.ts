@@ -58,8 +58,15 @@ export interface StreamJournal {
   readonly cut_end: number;
   /** Whether a replica with this engine and precision can go on. */
   accepts(engine: string | undefined, precision: string): boolean;
-  /** The request with which this replica goes on, or why that is impossible. */
-  continued(parsed: ParsedRequest, replica: ContinuingReplica): Promise<ContinuedRequest | string>;
+  /**
+   * The request with which this replica goes on, or why that is impossible.
+   * @param kv what keys and values of the answer are called there, where they have been brought to it
+   */
+  continued(
+    parsed: ParsedRequest,
+    replica: ContinuingReplica,
+    kv?: string,
+  ): Promise<ContinuedRequest | string>;
   /** Tokens that the client has, as far as known. */
   readonly progress: TokenUsage | undefined;
   /** Gives its memory back. Nothing may be called afterwards. */

@@ -2,7 +2,7 @@ import { type ContinuedChoice, type ContinueRequest, continuation } from '../../
 import { spliced } from '../body-edits.ts';
 import { memberEdit, type ParsedRequest, promptsOf, scalarOf, usageEdits } from '../request-body.ts';
 import type { TokenUsage } from '../usage.ts';
-import type { ContinuedRequest, StreamJournal } from './journal.ts';
+import type { ContinuedRequest, ContinuingReplica, StreamJournal } from './journal.ts';
 import type { JournalMemory } from './journal-memory.ts';
 import { JournalTokens } from './journal-tokens.ts';
 
@@ -70,7 +70,11 @@ export class TokenJournal implements StreamJournal {
     return { prompt_tokens: this.#beginning.prompt_tokens, completion_tokens };
   }
 
-  async continued(parsed: ParsedRequest): Promise<ContinuedRequest | string> {
+  async continued(
+    parsed: ParsedRequest,
+    _replica?: ContinuingReplica,
+    kv?: string,
+  ): Promise<ContinuedRequest | string> {
     if (this.#why !== undefined) return this.#why;
     const beginning = this.#beginning;
     if (!beginning) return 'its replica did not tell its tokens';
@@ -84,6 +88,7 @@ export class TokenJournal implements StreamJournal {
       return { token_ids: tokens.toArray(), opened, finished, withheld };
     });
     const value: ContinueRequest = { choices, ...rest };
+    if (kv !== undefined) value.kv = kv;
     // The same bytes and, behind them, what is to count: of equal keys the last one does.
     const added = `"seed":${seed},"${continuation.continue}":${JSON.stringify(value)}`;
     return { body: spliced(scan.bytes, [...usageEdits(parsed, 'native'), memberEdit(scan, added)]) };

@@ -220,3 +220,71 @@ export const cpuConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuCo
       'vLLM 0.32 and the native engine on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
   },
 };
+
+/** Of engines on CPUs with tiles (AMX), likewise. */
+export const amxConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuConstants>>>> = {
+  native: {
+    constants: {
+      device: {
+        gemm_compute: 0.114,
+        gemm_compute_narrow: 0.6,
+        gemm_memory: 0.95,
+        gemm_pad_rows: 16,
+        gemm_sharpness: 3,
+        gemm_s: 0.000005,
+        attention_compute: 0.0214,
+        attention_memory: 0.553,
+        elementwise_memory: 0.7,
+        ring_s: 0.000015,
+        ring_hop_s: 0.000002,
+        ring_bandwidth: 0.6,
+        ring_bandwidth_many: 0.75,
+      },
+      engine: {
+        layer_s: 0.00000146,
+        step_s: 0.001,
+        sequence_s: 0.00001,
+        prompt_token_s: 5e-7,
+        prompt_step_s: 0,
+        request_s: 0.01,
+        one_shot_s: 0.000008,
+        expert_compute: 0.6,
+        expert_memory: 0.6,
+        attention_memory: 1,
+      },
+    },
+    source: 'the native engine and libllama on two cores of a Xeon with AMX (26 GB/s), shape of Llama-3.2-1B',
+  },
+  llamacpp: {
+    constants: {
+      device: {
+        gemm_compute: 0.0414,
+        gemm_compute_narrow: 0.6,
+        gemm_memory: 0.95,
+        gemm_pad_rows: 4.09,
+        gemm_sharpness: 3,
+        gemm_s: 0.000005,
+        attention_compute: 0.0214,
+        attention_memory: 0.553,
+        elementwise_memory: 0.7,
+        ring_s: 0.000015,
+        ring_hop_s: 0.000002,
+        ring_bandwidth: 0.6,
+        ring_bandwidth_many: 0.75,
+      },
+      engine: {
+        layer_s: 0.0000782,
+        step_s: 0.001,
+        sequence_s: 0.00001,
+        prompt_token_s: 5e-7,
+        prompt_step_s: 0,
+        request_s: 0.01,
+        one_shot_s: 0.000008,
+        expert_compute: 0.6,
+        expert_memory: 0.6,
+        attention_memory: 1,
+      },
+    },
+    source: 'the native engine and libllama on two cores of a Xeon with AMX (26 GB/s), shape of Llama-3.2-1B',
+  },
+};

@@ -2,13 +2,13 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, stat, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 
 import { Client, request } from 'undici';
 import { describe, expect, test } from 'vitest';
 import { onSocket, unbindableHost } from '../../../agent/adapters/python-socket.ts';
 import { pythonWith } from '../../engines/environments.ts';
+import { freePort } from '../../free-port.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
 
 const { found: python, lacking } = pythonWith(['starlette', 'uvicorn']);
@@ -76,12 +76,3 @@ describe.skipIf(lacking !== '')(`a server in Python${lacking}`, () => {
     40_000,
   );
 });
-
-async function freePort(): Promise<number> {
-  const listener = createServer().listen(0, '127.0.0.1');
-  await once(listener, 'listening');
-  const { port } = listener.address() as { port: number };
-  listener.close();
-  await once(listener, 'close');
-  return port;
-}

@@ -2,6 +2,7 @@
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
 // not wake; one named `mute` sleeps and answers that it failed. Completions are as `vllm-protocol.mjs` has them.
+import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { VllmProtocol } from './vllm-protocol.mjs';
 
@@ -14,6 +15,19 @@ const say = (word) => process.stdout.write(`${word}\n`);
 // Both are needed for the paths to be there.
 const canSleep = process.env.VLLM_SERVER_DEV_MODE === '1' && argv.includes('--enable-sleep-mode');
 let asleep = false;
+// Where several are on one device: its memory, which one that is awake has to itself. `beside` is what would be out of memory.
+const device = process.env.VLLM_RULES_DEVICE;
+const take = () => {
+  if (!device) return;
+  try {
+    writeFileSync(device, String(process.pid), { flag: 'wx' });
+  } catch {
+    const holder = Number(readFileSync(device, 'utf8'));
+    if (existsSync(`/proc/${holder}`)) say('beside another');
+    else writeFileSync(device, String(process.pid));
+  }
+};
+const giveUp = () => device && rmSync(device, { force: true });
 const protocol = new VllmProtocol({});
 
 createServer(async (request, response) => {
@@ -31,6 +45,7 @@ createServer(async (request, response) => {
   if (canSleep && asked === 'POST /sleep') {
     say(`sleep ${searchParams.get('level') ?? 1}`);
     asleep = true;
+    giveUp();
     if (model === 'mute') return answer(500, { error: 'timed out' });
     return response.writeHead(200).end();
   }
@@ -38,6 +53,7 @@ createServer(async (request, response) => {
     say('wake');
     if (model === 'deep') return answer(500, { error: 'CUDA out of memory' });
     await new Promise((resolve) => setTimeout(resolve, 50));
+    if (asleep) take();
     asleep = false;
     return response.writeHead(200).end();
   }
@@ -48,4 +64,8 @@ createServer(async (request, response) => {
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
   const { cache_salt } = JSON.parse(body);
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
-}).listen(where, () => say('listening'));
+}).listen(where, () => {
+  say(`pid ${process.pid}`);
+  take();
+  say('listening');
+});

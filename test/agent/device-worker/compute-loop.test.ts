@@ -1,11 +1,41 @@
 /** The compute thread's life, in this thread: another one wakes it, and ends it. */
-import { MessageChannel, Worker } from 'node:worker_threads';
+import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { ComputeLoop } from '../../../agent/device-worker/compute/compute-loop.ts';
 import { pulse } from '../../../agent/device-worker/compute/watchdog.ts';
 import { defaultSharingSettings } from '../../../solver/sharing/settings.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
 
 const lives_ms = 2500;
+
+it('ends where its device has failed, says so, and touches nothing of it any more', async () => {
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const { port1, port2 } = new MessageChannel();
+  const failed = new HpcserveError('E_DEVICE_FAILED', { what: 'ggml ended a graph on G with status -1' });
+  // Of the device there is only what it says: no other real one can be made to fail.
+  const pool = () => ({
+    open: () => {
+      throw failed;
+    },
+  });
+  const loop = new ComputeLoop(
+    port1,
+    words,
+    pool as unknown as ConstructorParameters<typeof ComputeLoop>[2],
+    defaultSharingSettings,
+  );
+  port2.postMessage({ type: 'load', name: 'm', vocabulary: null, utf8: null, profile_ms: 1, options: {} });
+  try {
+    await expect(loop.run()).rejects.toBe(failed);
+    const told = [];
+    for (let next = receiveMessageOnPort(port2); next; next = receiveMessageOnPort(port2))
+      told.push((next.message as { type: string }).type);
+    expect(told.at(-1)).toBe('device_failed');
+    expect(told).not.toContain('load_failed');
+  } finally {
+    port1.close();
+  }
+});
 
 /** Wakes the thread again and again, as messages do that come all the time; then tells it to stop. */
 const waker = `

@@ -362,6 +362,7 @@ describe('reading', () => {
     const metrics = (await worker.request('GET', '/metrics')).text;
     expect(metrics).toMatch(/hpcserve_generated_tokens_total\{model="qwen",device="test"\} [1-9]/);
     expect(metrics).toContain('hpcserve_kv_tokens_total');
+    expect(metrics).toMatch(/hpcserve_weight_bytes\{model="qwen",layout="\w+",device="test"\} [1-9]/);
   });
 });
 

@@ -272,11 +272,14 @@ describe('a device that is shared', () => {
     const { memory, instances, decisions } = await report();
     const promised = instances.reduce((sum, { kv_bytes, weight_bytes }) => sum + kv_bytes + weight_bytes, 0);
     expect(promised).toBeLessThanOrEqual(memory.pool!.pool_bytes);
-    expect(instances[1]!.kv_bytes).toBeGreaterThan(less!);
+    expect(instances[1]!.kv_bytes).toBeGreaterThanOrEqual(less!);
     const told = decisions
       .filter(({ kind }) => kind === 'budget')
       .map(({ model, because }) => `${model}: ${because}`);
-    expect(told).toEqual([
+    // As its requests end, what they needed falls again.
+    const fell = /^two: its KV budget fell to \d+ tokens: its requests need no more$/;
+    expect(told.filter((words) => fell.test(words)).length).toBeGreaterThanOrEqual(1);
+    expect(told.filter((words) => !fell.test(words))).toEqual([
       expect.stringMatching(/^one: its KV budget fell to \d+ tokens, for another model to come$/),
       expect.stringMatching(/^two: KV for \d+ tokens is set aside for it; more as its requests need it$/),
       expect.stringMatching(/^two: its KV budget went from \d+ to \d+ tokens$/),
@@ -331,13 +334,14 @@ describe('a device that is shared', () => {
     expect(new Set(first).size).toBe(3);
     expect((await report()).resting).toHaveLength(1);
     for (const [index, name] of [...names.entries()].reverse()) expect(await ask(name)).toBe(first[index]);
-    // All at once: two have the pool, and the third is told when to ask again, or comes when one has ended.
+    // All at once: two have the pool, and the third is told when to ask again, or comes when one has ended. Which of
+    // both refusals it gets depends on whether its model was there when it was asked.
     const at_once = await Promise.all(
       names.map((model) => worker.post('/v1/chat/completions', asking(model, 100))),
     );
     for (const { status, headers, text } of at_once) {
-      expect([200, 503], text).toContain(status);
-      if (status === 503) expect(Number(headers['retry-after'])).toBeGreaterThanOrEqual(1);
+      expect([200, 429, 503], text).toContain(status);
+      if (status !== 200) expect(Number(headers['retry-after'])).toBeGreaterThanOrEqual(1);
     }
     expect(at_once.filter(({ status }) => status === 200).length).toBeGreaterThanOrEqual(2);
     const { decisions } = await report();

@@ -11,8 +11,12 @@ import { packageRoot } from '../../../host/package-root.ts';
 import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { ModelLoad } from '../../../spec/agent-state.ts';
+import { test_device } from '../engine/test-backend.ts';
 
-const deadline_default_ms = 20_000;
+/** Kernels of a device are compiled at their first use, on the cores that compute. */
+const deadline_default_ms = test_device === undefined ? 20_000 : 120_000;
+/** Of a device the worker takes all of its pool at once. */
+const pool_default_bytes = test_device === undefined ? 2 ** 30 : 2 ** 28;
 
 export interface RawAnswer {
   status: number;
@@ -74,16 +78,18 @@ export class WorkerHarness {
     limits: Partial<WorkerLimits> = {},
     more: Partial<ToWorker & { type: 'configure' }> = {},
   ): Promise<FromWorker & { type: 'listening' }> {
-    this.send({
+    const configuration: ToWorker & { type: 'configure' } = {
       type: 'configure',
       socket_path: this.socket,
-      pool_bytes: 2 ** 30,
+      pool_bytes: pool_default_bytes,
       threads: 1,
       heartbeat_ms: 50,
       device: 'test',
       limits,
       ...more,
-    });
+    };
+    if (test_device !== undefined) configuration.ggml_device ??= test_device;
+    this.send(configuration);
     return (await this.message((message) => message.type === 'listening')) as FromWorker & {
       type: 'listening';
     };

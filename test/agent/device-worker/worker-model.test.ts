@@ -141,10 +141,12 @@ class Loads {
     },
   } as unknown as DevicePool;
   readonly loads = new ModelLoads(() => this.#pool, this.models, {
+    ring: { signal: new Int32Array(1), meanwhile: () => false },
     send: () => undefined,
     beat: () => undefined,
     giveWay: () => false,
     loaded: () => undefined,
+    pipelineOpened: () => undefined,
     opened: (model) => {
       this.served.push(model.name);
       model.serve(new Held().serving);

@@ -1,7 +1,9 @@
 /** Which device of the node is which of ggml's, and what a worker that sees its own devices alone calls it. */
 import { describe, expect, test } from 'vitest';
+import { freeFirst } from '../../../agent/devices/discover.ts';
 import { withGgmlDevices } from '../../../agent/devices/ggml-devices.ts';
 import type { NodeDevice } from '../../../agent/devices/node-device.ts';
+import { deviceHolder, holdDevice } from '../../../native/device-lock.ts';
 import type { ListedDevice } from '../../../native/list-devices.ts';
 
 const nvidia = (index: number, pci_bus_id: string): NodeDevice => ({
@@ -56,4 +58,15 @@ describe('devices of a node and ggml’s', () => {
       description: { kind: 'gpu', model: 'a Vulkan0', memory_bytes: 2e9 },
     });
   });
+});
+
+test('a device that another worker of the user holds is taken last', () => {
+  const one = { ...nvidia(0, `test-${process.pid}:1`), ggml_device: 'CUDA0' };
+  const two = { ...nvidia(1, `test-${process.pid}:2`), ggml_device: 'CUDA0' };
+  expect(freeFirst([one, two])).toEqual([one, two]);
+  const release = holdDevice(one.pci_bus_id!, 'the first');
+  expect(deviceHolder(one.pci_bus_id!)).toBe(process.pid);
+  expect(freeFirst([one, two])).toEqual([two, one]);
+  release();
+  expect(freeFirst([one, two])).toEqual([one, two]);
 });

@@ -2,12 +2,19 @@
  * batch_invariant: the same bits alone, in any batch, after a re-prefill of prompt and answer, with any
  * chunk size and number of threads. Bits, not tokens: logits are compared whole.
  */
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
+import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
 import type { EngineOptions, KernelsOption } from '../../../spec/engine-contract.ts';
 import { type Asked, engineOptions, generate, model, prompt, Replayer, withEngine } from './support.ts';
+import { test_device, testBackend } from './test-backend.ts';
 
-const matrix: { preset: string; type: SynthQuantization; kernels?: KernelsOption }[] = [
+/** A device has no kernels of ours, and is slow here: one model of each kind of weight and of layer. */
+const device_matrix = [
+  { preset: 'tiny-llama', type: 'Q8_0', kernels: undefined },
+  { preset: 'tiny-qwen3', type: 'F16', kernels: undefined },
+] as const;
+const cpu_matrix: { preset: string; type: SynthQuantization; kernels?: KernelsOption }[] = [
   { preset: 'tiny-llama', type: 'BF16', kernels: 'ggml' },
   { preset: 'tiny-llama', type: 'Q4_0', kernels: 'ggml' },
   ...(['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K'] as const).map((type) => ({
@@ -20,6 +27,7 @@ const matrix: { preset: string; type: SynthQuantization; kernels?: KernelsOption
   { preset: 'tiny-qwen3moe', type: 'F16' },
   { preset: 'tiny-mixtral', type: 'Q4_K' },
 ];
+const matrix = test_device === undefined ? cpu_matrix : device_matrix;
 const invariant: Partial<EngineOptions> = { batch_invariant: true, prefill_chunk_tokens: 128 };
 const new_tokens = 10;
 
@@ -37,7 +45,7 @@ function expectSameBits(a: Float32Array[], b: Float32Array[], where: string): vo
 describe.each(matrix)('$preset $type, kernels $kernels', ({ preset, type, kernels = 'auto' }) => {
   test('alone, in a batch, after a re-prefill, in other chunks and threads', async () => {
     const path = await model(preset, type);
-    const lengths = [1, 3, 30, 150, 600];
+    const lengths = test_device === undefined ? [1, 3, 30, 150, 600] : [1, 3, 30, 280];
     const ask = (n_vocab: number): Asked[] =>
       lengths.map((length, seed) => ({
         prompt: prompt(length, n_vocab, seed + 40),
@@ -76,5 +84,57 @@ describe.each(matrix)('$preset $type, kernels $kernels', ({ preset, type, kernel
         });
       },
     );
+  });
+});
+
+/** By kernels of ours, which a device has none of. */
+describe.skipIf(test_device !== undefined)('without being asked', () => {
+  const unasked = async (type: SynthQuantization, more: Partial<EngineOptions>): Promise<boolean> =>
+    withEngine(
+      engineOptions(await model('tiny-llama', type), { batch_invariant: undefined, ...more }),
+      (engine) => engine.stats().batch_invariant,
+    );
+
+  test('answers are so where our kernels compute all of a BF16 model, and nowhere else', async () => {
+    expect(await unasked('BF16', { kernels: 'own' })).toBe(true);
+    expect(await unasked('BF16', { kernels: 'ggml' })).toBe(false);
+    // A row that decodes alone is faster by a product of its own.
+    expect(await unasked('Q8_0', { kernels: 'own' })).toBe(false);
+    expect(await unasked('BF16', { kernels: 'own', batch_invariant: false })).toBe(false);
+  });
+
+  test('a stage of a pipeline does not choose: it sees its own operators alone', async () => {
+    const path = await model('tiny-llama', 'BF16');
+    const pool = new DevicePool(testBackend(), { pool_bytes: 64 * 2 ** 20, threads: 1 });
+    try {
+      const range = { begin: 0, end: 3 };
+      const opening = pool.openStage(
+        engineOptions(path, { batch_invariant: undefined, kernels: 'own', stage: range }),
+        {},
+        'nobody',
+        pool.layerKv('m'),
+      );
+      const stage = await vi.waitFor(() => opening.advance(true) ?? expect.fail('it loads'));
+      expect(stage.batch_invariant).toBe(false);
+      stage.free();
+    } finally {
+      await pool.close();
+    }
+  });
+
+  test('they are the same bits in a batch', async () => {
+    const path = await model('tiny-llama', 'BF16');
+    withEngine(engineOptions(path, { batch_invariant: undefined, kernels: 'own' }), (engine) => {
+      const asks = [3, 30, 150].map(
+        (length): Asked => ({
+          prompt: prompt(length, engine.info.n_vocab, length),
+          max_new_tokens: new_tokens,
+        }),
+      );
+      const alone = asks.map((asked) => generate(engine, [asked])[0]!);
+      generate(engine, asks, 2).forEach((result, index) => {
+        expectSameBits(alone[index]!.rows, result.rows, `prompt ${index}`);
+      });
+    });
   });
 });

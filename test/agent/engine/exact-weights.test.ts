@@ -5,10 +5,11 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import koffi from 'koffi';
 import { afterAll, expect, test } from 'vitest';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
-import { fromHalf } from '../../../native/synth/half.ts';
+import { findNativeLibraries } from '../../../native/libraries.ts';
 import {
   engineOptions,
   generate,
@@ -23,10 +24,17 @@ import {
 /** Root mean square of the differences in a row of logits, whose own is about 3: on average, and of the worst row. */
 const mean_max = 0.08;
 const row_max = 0.3;
-const block = 32;
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-exact-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const base = koffi.load(findNativeLibraries().ggml_base);
+const readers = new Map(
+  Object.entries({ Q8_0: 'q8_0', Q4_0: 'q4_0', Q4_K: 'q4_K', Q6_K: 'q6_K' }).map(([type, name]) => [
+    type,
+    base.func(`void dequantize_row_${name}(const void *blocks, _Out_ float *values, int64_t count)`),
+  ]),
+);
 
 function asF32(type: string, bytes: Buffer, elements: number): Float32Array {
   if (type === 'F32') return new Float32Array(Uint8Array.from(bytes).buffer);
@@ -34,11 +42,11 @@ function asF32(type: string, bytes: Buffer, elements: number): Float32Array {
     const bits = Uint32Array.from({ length: elements }, (_, at) => bytes.readUInt16LE(2 * at) << 16);
     return new Float32Array(bits.buffer);
   }
-  if (type !== 'Q8_0') throw new Error(`no ${type} is written out`);
-  return Float32Array.from({ length: elements }, (_, at) => {
-    const begin = Math.floor(at / block) * (block + 2);
-    return fromHalf(bytes.readUInt16LE(begin)) * bytes.readInt8(begin + 2 + (at % block));
-  });
+  const read = readers.get(type);
+  if (!read) throw new Error(`no ${type} is written out`);
+  const values = new Float32Array(elements);
+  read(bytes, values, elements);
+  return values;
 }
 
 function writtenOut(path: string, to: string): void {
@@ -58,7 +66,7 @@ function writtenOut(path: string, to: string): void {
   writeFileSync(to, whole);
 }
 
-test.each(['BF16', 'Q8_0'] as const)(
+test.each(['BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q4_K_M'] as const)(
   '%s, alone and in prompts, is near to its weights in F32',
   async (type) => {
     const path = await model('tiny-llama', type);

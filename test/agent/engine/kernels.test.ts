@@ -14,7 +14,7 @@ import type { PlannedWeight } from '../../../agent/engine/weight-plan.ts';
 import { ggmlRow_bytes, ggmlTypeByName } from '../../../native/formats/ggml-types.ts';
 import { type Ggml, loadGgml, memoryAt } from '../../../native/ggml.ts';
 import { packedProducts } from '../../../native/packed-products.ts';
-import { ProofCache } from '../../../native/proof-cache.ts';
+import { ProofCache, type RaceVerdict } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { LongRowsLayout } from './long-rows-layout.ts';
 
@@ -118,7 +118,7 @@ describe('a layout whose kernels are wrong', () => {
     const first = new KernelChoice(withLongRows, new ProofCache(path));
     first.bufferTypeFor(weight('F32', [256, 64]), 'ggml');
     first.keep();
-    const kept = JSON.parse(readFileSync(path, 'utf8')) as string[];
+    const { passed: kept } = JSON.parse(readFileSync(path, 'utf8')) as { passed: string[] };
     expect(kept.length).toBeGreaterThan(0);
     expect(kept.filter((key) => key.startsWith('LONG_ROWS'))).toEqual([]);
     const second = new KernelChoice(withLongRows, new ProofCache(path));
@@ -141,8 +141,10 @@ describe('a matrix that we have a product for', () => {
     expect(choice.bufferTypeFor(matrix, 'own')).toBe(ours.bufferType);
     const theirs = choice.bufferTypeFor(matrix, 'ggml');
     expect(theirs).not.toBe(ours.bufferType);
-    // Experts, and types that we have none for, are ggml's.
-    expect(choice.bufferTypeFor(weight('Q4_0', [512, 96, 4], 'experts'), 'own')).not.toBe(ours.bufferType);
+    const experts = weight('Q4_0', [512, 96, 4], 'experts');
+    expect(choice.bufferTypeFor(experts, 'own')).toBe(ours.bufferType);
+    expect(choice.bufferTypeFor(experts, 'ggml')).not.toBe(ours.bufferType);
+    // Types that we have none for are ggml's.
     expect(choice.bufferTypeFor(weight('Q2_K', [512, 96]), 'own')).not.toBe(ours.bufferType);
     // What is small needs no race.
     expect(choice.bufferTypeFor(matrix, 'faster')).toBe(ours.bufferType);
@@ -150,15 +152,26 @@ describe('a matrix that we have a product for', () => {
     expect([ours.bufferType, theirs]).toContain(raced);
     // What was measured is kept: the next process does as it says, whatever that is.
     choice.keep();
-    const kept = JSON.parse(readFileSync(path, 'utf8')) as string[];
-    const verdict = kept.find((key) => / (faster|slower)$/.test(key))!;
-    expect(verdict.endsWith('faster')).toBe(raced === ours.bufferType);
-    const others = kept.filter((key) => key !== verdict);
-    for (const said of ['faster', 'slower']) {
-      writeFileSync(path, JSON.stringify([...others, verdict.replace(/[a-z]+$/, said)]));
+    const { passed, verdicts } = JSON.parse(readFileSync(path, 'utf8')) as {
+      passed: string[];
+      verdicts: Record<string, RaceVerdict>;
+    };
+    const [[key, verdict]] = Object.entries(verdicts) as [[string, RaceVerdict]];
+    expect(verdict).toMatchObject({ won: raced === ours.bufferType, races: 1 });
+    // A mixture's matrices have a race of their own.
+    const mixture = weight('Q4_0', [2048, 256, 4], 'experts');
+    choice.bufferTypeFor(mixture, 'faster');
+    choice.keep();
+    const both = JSON.parse(readFileSync(path, 'utf8')) as { verdicts: Record<string, RaceVerdict> };
+    const [, experts_key] = Object.keys(both.verdicts);
+    expect(experts_key).toMatch(/ experts$/);
+    for (const won of [true, false]) {
+      const each = { won, others_share: 0, races: 1 };
+      const said = { [key]: each, [experts_key!]: { ...each, won: !won } };
+      writeFileSync(path, JSON.stringify({ passed, verdicts: said }));
       const next = new KernelChoice(ggml, new ProofCache(path));
-      const expected = said === 'faster' ? ours.bufferType : theirs;
-      expect(next.bufferTypeFor(large, 'faster')).toBe(expected);
+      expect(next.bufferTypeFor(large, 'faster')).toBe(won ? ours.bufferType : theirs);
+      expect(next.bufferTypeFor(mixture, 'faster') === ours.bufferType).toBe(!won);
     }
   });
 

@@ -25,14 +25,16 @@ export const tolerances: Record<string, number> = {
  *               our kernels   ggml's in our engine   libllama
  *     BF16      0.05, 0.13    0.05, 0.16             0.05, 0.17
  *     Q8_0      0.05, 0.23    0.18, 0.42             0.18, 0.40
+ *     Q4_0      0.05, 0.15                           0.17, 0.43
+ *     Q4_K      0.05, 0.13                           0.24, 0.72
  *
- * Ours round activations to 16 bits beside quantized weights, too.
+ * exact-weights.test.ts holds ours to that. Ours round activations to 16 bits beside quantized weights, too.
  */
 export const ownTolerances: typeof tolerances = {
   ...tolerances,
   BF16: 0.15,
   Q8_0: 0.55,
   Q4_0: 0.55,
-  /** Activations in blocks of 256 share a scale, so that a rounding that moves weighs more. */
-  Q4_K: 0.6,
+  /** Activations in blocks of 256 share a scale in libllama, so that a rounding that moves weighs more. */
+  Q4_K: 0.85,
 };

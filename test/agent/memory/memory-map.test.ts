@@ -12,10 +12,13 @@ import {
   mapFile,
   pageSize_bytes,
   populateForReading,
+  readCachedInto,
   readInto,
   SharedMemory,
   unmap,
 } from '../../../native/memory-map.ts';
+
+import { forgetFile } from './page-cache.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-map-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -87,6 +90,23 @@ describe('a file that is read through a mapping', () => {
     expect(readInto(target, descriptor, pageSize_bytes() - 3, 8)).toBe(3);
     expect([...memoryAt(target, 4)]).toEqual([5, 5, 5, 0]);
     expect(readInto(target, 9999, 0, 8)).toBeLessThan(0);
+    unmap(target, memory.bytes);
+    memory.close();
+    closeSync(descriptor);
+  });
+
+  test('is read as far as it is in the page cache, where that is asked for', async () => {
+    const own = join(folder, 'cached');
+    writeFileSync(own, new Uint8Array(2 * pageSize_bytes()).fill(7));
+    const descriptor = openSync(own, 'r');
+    const memory = SharedMemory.create('target', huge_page_bytes);
+    const target = memory.map();
+    expect(readCachedInto(target, descriptor, 5, 100)).toBe(100);
+    expect([...memoryAt(target, 101)]).toEqual([...new Array(100).fill(7), 0]);
+    await forgetFile(own);
+    expect(readCachedInto(target, descriptor, 5, 100)).toBe(0);
+    expect(readInto(target, descriptor, 5, 100)).toBe(100);
+    expect(readCachedInto(target, 9999, 0, 8)).toBe(0);
     unmap(target, memory.bytes);
     memory.close();
     closeSync(descriptor);

@@ -26,6 +26,7 @@ import { ContentHashCache } from '../../../agent/memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../../agent/memory/device-pool.ts';
 import { learnContents } from '../../../agent/memory/learn-contents.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
 import {
   argmax,
   engineOptions,
@@ -325,3 +326,47 @@ describe('affinity', () => {
     expect(pool.report().resident_models).toEqual([{ model: path, bytes: model_bytes }]);
   });
 });
+
+/** A copy of a model in which a matrix has one scale, or weight, that is no number. */
+function damaged(path: string, bits: number): string {
+  const copy = join(folder, `damaged-${bits}.gguf`);
+  copyFileSync(path, copy);
+  const { gguf } = openModelFile(copy);
+  const tensor = gguf.tensors.find((candidate) => candidate.name === 'blk.1.ffn_down.weight')!;
+  const descriptor = openSync(copy, 'r+');
+  writeSync(descriptor, Uint8Array.of(bits & 0xff, bits >> 8), 0, 2, tensor.offset_bytes);
+  closeSync(descriptor);
+  return copy;
+}
+
+describe('weights that are no numbers', () => {
+  test.each(['own', 'ggml'] as const)(
+    'are refused by name with kernels: %s, and the pool goes on',
+    async (kernels) => {
+      const sound = await model('tiny-llama', 'Q8_0');
+      const pool = newPool({ threads: 2, unit_bytes: 16 * 1024 });
+      for (const f16 of [0x7e00, 0xfc00]) {
+        const refused = errorOf(() => openIn(pool, damaged(sound, f16), {}, { kernels }));
+        expect(refused.code).toBe('E_MODEL_WEIGHTS');
+        expect(refused.because.join()).toContain('blk.1.ffn_down.weight');
+        // Without a pool, too.
+        const alone = () => new NativeEngine(engineOptions(damaged(sound, f16), { kernels })).close();
+        expect(errorOf(alone).code).toBe('E_MODEL_WEIGHTS');
+      }
+      pool.verify();
+      const { engine } = openIn(pool, sound, {}, { kernels });
+      expect(answer(engine).tokens).toHaveLength(8);
+      engine.close();
+    },
+  );
+});
+
+function errorOf(act: () => unknown): HpcserveError {
+  try {
+    act();
+  } catch (error) {
+    if (error instanceof HpcserveError) return error;
+    throw error;
+  }
+  throw new Error('nothing was refused');
+}

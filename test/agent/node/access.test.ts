@@ -75,6 +75,7 @@ const chat = '/v1/chat/completions';
 const operations = [
   ['POST', agentPaths.drain],
   ['POST', agentPaths.move],
+  ['POST', agentPaths.refactor],
   ['GET', agentPaths.state],
   ['GET', agentPaths.device],
   ['GET', agentPaths.sharing],
@@ -115,6 +116,21 @@ describe('a member that is another provider, or none', () => {
     expect((await own.request({ method: 'GET', path: agentPaths.state })).statusCode).toBe(200);
     expect((await own.request({ method: 'POST', path: agentPaths.drain })).statusCode).toBe(202);
     expect((await agent.ended).code).toBe(0);
+  });
+
+  test('brings no answers that have begun, and neither does a gateway', async () => {
+    const { engine } = await serve();
+    const agentOf = (provider: TestProvider, id: string) =>
+      member(() => provider.launch(id), 'node-agent', id);
+    const strange = await (await agentOf(mallory, 'e'.repeat(16)))(engine, 'POST', agentPaths.kv);
+    expect(strange.status).toBe(403);
+    expect(strange.text).toContain('may not exchange this session');
+    const gateway = await site.pool(engine).request({ method: 'POST', path: agentPaths.kv });
+    expect(gateway.statusCode).toBe(403);
+    expect(await gateway.body.text()).toContain('only node agents bring answers that have begun');
+    // An agent of the same provider may; this engine is not ours, and has nothing to do with it.
+    const own = await (await agentOf(site.provider, 'd'.repeat(16)))(engine, 'POST', agentPaths.kv);
+    expect(own.status).toBe(404);
   });
 
   test('has a record of a gateway refused that an agent’s delegation made', async () => {

@@ -1,7 +1,16 @@
 /** Ends nobody asked for: killed at any moment, a full disk, a folder that is taken away. */
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { closeSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeSync,
+} from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -195,7 +204,10 @@ test('a launch folder that is deleted for good does not end what serves; the age
   await using site = await Site.open();
   const agent = await site.start([fixtureUnit('m')]);
   const record = await site.serving('m');
-  rmSync(agent.launch.launch_folder, { recursive: true });
+  // At once, as the agent may be writing into it.
+  const gone = `${agent.launch.launch_folder}.gone`;
+  renameSync(agent.launch.launch_folder, gone);
+  rmSync(gone, { recursive: true });
   agent.process.kill('SIGUSR1');
   expect(await (await site.ask(record, 'count 1')).body.text()).toContain('[DONE]');
   agent.process.kill('SIGTERM');

@@ -16,6 +16,7 @@ const calm: HealthLook = {
   flowing: 0,
   answer_bytes: 0,
   stopped: [],
+  ended: [],
   cpu_ms: 0,
   is_compiling: false,
 };
@@ -139,6 +140,52 @@ describe('nothing comes of requests', () => {
 
   test('which are not streamed, of an engine that says nothing of itself: nobody can tell', () => {
     expect(run(2000, { ...waiting, activity: undefined })).toEqual(Array(2000).fill('well'));
+  });
+});
+
+describe('a process has ended', () => {
+  const ended = ['VLLM::EngineCor (7)'];
+  const once = (_: HealthLook, at: number) => ({ ended: at === 4 ? ended : [] });
+
+  test('and no token comes after it: stalled within a second, though others of its processes work', () => {
+    const last = (before: HealthLook, at: number) => ({
+      ...once(before, at),
+      ...busy(before),
+      answer_bytes: Math.min(at, 4),
+    });
+    const verdicts = run(8, streaming, last);
+    expect(verdicts).toEqual([...Array(5).fill('well'), 'stalled', 'stalled', 'stalled']);
+    const health = new EngineHealth(bounds);
+    run(5, streaming, last, health);
+    expect(health.look({ ...streaming, answer_bytes: 4 })).toMatchObject({
+      why: 'its process VLLM::EngineCor (7) has ended, and no token came to its 3 running stream(s) for 0.5 s',
+    });
+  });
+
+  test('and tokens come on: it was a helper, also where they pause later', () => {
+    const flows = (before: HealthLook, at: number) => ({
+      ...once(before, at),
+      ...busy(before),
+      answer_bytes: at > 20 && at < 60 ? before.answer_bytes : at,
+    });
+    expect(run(80, streaming, flows)).toEqual(Array(80).fill('well'));
+  });
+
+  test('while prompts are read: nothing', () => {
+    const reading: HealthLook = { ...calm, in_flight: 2, unanswered: 2, activity: 1 };
+    expect(run(50, reading, (before, at) => ({ ...once(before, at), ...busy(before) }))).toEqual(
+      Array(50).fill('well'),
+    );
+  });
+
+  test('an engine whose tokens are rare is given two of its gaps', () => {
+    const rare: HealthLook = { ...streaming, usual_gap_ms: 2000 };
+    expect(
+      firstOf(
+        'stalled',
+        run(40, rare, (before, at) => ({ ...once(before, at), ...busy(before) })),
+      ),
+    ).toBe(4000);
   });
 });
 

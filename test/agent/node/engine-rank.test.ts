@@ -118,6 +118,8 @@ async function contextOf(
     step_ms_min: undefined,
     sharing: undefined,
     peers_socket: undefined,
+    moves: undefined,
+    session_id: '',
     manifest_folder: undefined,
     memory_limit_bytes: undefined,
     planned_memory_bytes: undefined,

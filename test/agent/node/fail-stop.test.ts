@@ -127,7 +127,11 @@ describe('a wrapped engine that hangs and lives', () => {
     const model = { ...unit.model, timeouts: { ...unit.model.timeouts, stall_s: 3 } };
     const agent = await site.start([{ ...unit, model }]);
     const record = await site.serving('m');
-    const child = (await agent.engineLog('m-0')).find((line) => line.startsWith('child '))!.slice(6);
+    const said = await eventually(
+      async () => (await agent.engineLog('m-0')).find((line) => line.startsWith('child ')),
+      'the engine to have said what it started',
+    );
+    const child = said.slice(6);
     process.kill(Number(child), 'SIGSTOP');
     await eventually(
       () => site.registry.get(record.session_id)!.metadata.models[0]!.state === 'stalled',
@@ -136,6 +140,37 @@ describe('a wrapped engine that hangs and lives', () => {
     await eventually(() => site.registry.get(record.session_id)?.lifecycle === 'LEFT', 'it is gone', 15_000);
     expect((await site.serving('m', 10_000)).session_id).not.toBe(record.session_id);
     await eventually(() => !alive(Number(child)), 'its child is gone');
+  });
+
+  test('a child of it is killed, and no token comes after it: its stream is handed over at once', async () => {
+    await using site = await Site.open();
+    const { model, ...unit } = fragile('m');
+    const command = [...model.command!, '--child'];
+    const agent = await site.start([{ ...unit, model: { ...model, command } }]);
+    const record = await site.serving('m');
+    const stateOf = () => site.registry.get(record.session_id)!.metadata.models[0]!;
+    const said = await eventually(
+      async () => (await agent.engineLog('m-0')).find((line) => line.startsWith('child ')),
+      'the engine to have said what it started',
+    );
+    const child = Number(said.slice(6));
+    // Once it was seen to stop, it is known.
+    process.kill(child, 'SIGSTOP');
+    await eventually(() => stateOf().state === 'stalled', 'it has stalled');
+    process.kill(child, 'SIGCONT');
+    await site.serving('m');
+    const stream = await site.ask(record, 'pause 4000');
+    const began_ms = performance.now();
+    process.kill(child, 'SIGKILL');
+    expect(await stream.body.text()).toContain('E_AGENT_ENGINE_STALLED');
+    expect(performance.now() - began_ms).toBeLessThan(5000);
+    await expect
+      .poll(() => agentLog(agent))
+      .toMatch(/its process sleep \(\d+\) has ended, and no token came/);
+    await eventually(() => stateOf().state === 'stalled', 'it has stalled');
+    // It computes without that one all the same, and gets requests again.
+    expect((await site.serving('m')).session_id).toBe(record.session_id);
+    expect(await endOf(site.ask(record, 'count 2'))).toContain('[DONE]');
   });
 
   test('no token for ten seconds: its stream is handed over, and it is asked for one until it gives it', async () => {
@@ -174,7 +209,7 @@ describe('an engine that says that its device failed', () => {
     );
     const [a, b, c] = await Promise.all([site.serving('a'), site.serving('b'), site.serving('c')]);
     await endOf(site.ask(a, 'cuda'));
-    await eventually(() => site.registry.get(b.session_id)?.lifecycle === 'DOWN', 'its neighbour is DOWN');
+    await eventually(() => site.registry.get(b.session_id)?.lifecycle !== 'SERVING', 'its neighbour is DOWN');
     const first = await eventually(() => reportOf(agent, 'a-0').catch(() => undefined), 'a report');
     expect(first).toMatchObject({ fatal: 'device', signal: 'SIGABRT' });
     expect(first.error.because.join()).toContain(line);

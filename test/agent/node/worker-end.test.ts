@@ -19,8 +19,10 @@ const end: ChildEnd = {
   tail: ['one'],
 };
 
-test('one that hangs is started again: that says nothing of its device', () => {
-  for (const hung of [hungWorker(silent, ['one'], worker), toldEnd(stuck, ['one'], worker)])
+test('one that hangs, or whose device failed once, is started again', () => {
+  const failed = new HpcserveError('E_DEVICE_FAILED', { what: 'a graph failed' });
+  const told = [toldEnd(stuck, ['one'], worker), toldEnd(failed, ['one'], worker)];
+  for (const hung of [hungWorker(silent, ['one'], worker), ...told])
     expect([hung.restartable, hung.fatal]).toEqual([true, undefined]);
   expect(exitedWorker(end, worker, stuck)).toMatchObject({ restartable: true, error: stuck });
 });

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Configuration } from '../../../cli/config/configuration.ts';
 import type { CliContext } from '../../../cli/context.ts';
 import { plotCdf } from '../../../cli/format/text-plot.ts';
-import { buildProgram } from '../../../cli/program.ts';
+import { buildProgram, runCommandLine } from '../../../cli/program.ts';
 
 let folder: string;
 beforeAll(() => {
@@ -42,8 +42,7 @@ async function simulate(...argv: string[]): Promise<{ out: string[]; notes: stri
     working_folder: folder,
     configuration: new Configuration({ environment, working_folder: folder }),
   } as unknown as CliContext;
-  const program = await buildProgram(context, 'simulate');
-  await program.parseAsync(['simulate', ...argv], { from: 'user' });
+  await runCommandLine(buildProgram(context), ['simulate', ...argv]);
   return { out, notes };
 }
 

@@ -138,9 +138,20 @@ describe('a device as text', () => {
 
   it('says how far a load is, and how fast', () => {
     const loading = [
-      { model: 'large', bytes_loaded: 512 * MiB, bytes_total: 2048 * MiB, bytes_per_s: 256 * MiB },
+      {
+        model: 'large',
+        bytes_loaded: 512 * MiB,
+        bytes_total: 2048 * MiB,
+        bytes_per_s: 256 * MiB,
+        legs: [
+          { leg: 'disk', bytes: 512 * MiB, bytes_per_s: 128 * MiB },
+          { leg: 'upload', bytes: 512 * MiB, bytes_per_s: 2048 * MiB },
+        ],
+      },
     ];
     const lines = deviceLines(device({ report: report({ loading }) }), options);
-    expect(lines).toContain('  loading large: 512 MiB of 2.00 GiB at 256 MiB/s');
+    expect(lines).toContain(
+      '  loading large: 512 MiB of 2.00 GiB at 256 MiB/s (a thread: disk 128 MiB/s, upload 2.00 GiB/s)',
+    );
   });
 });

@@ -11,9 +11,11 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { packageRoot } from '../../../host/package-root.ts';
+import { fabricLibraryPath, transferLibraryPath } from '../../../native/fabric/library-files.ts';
 import { OldSystem, oldSystemTools } from './old-system.ts';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
@@ -108,6 +110,20 @@ describe('npm run package', () => {
     expect(existsSync(join(folder, 'opt/native'))).toBe(false);
   });
 
+  it('brings what moves KV, by libfabric too where its headers are', () => {
+    for (const file of [transferLibraryPath, fabricLibraryPath]) {
+      const packed = join(opt, relative(packageRoot, file));
+      expect(existsSync(packed), packed).toBe(existsSync(file));
+    }
+    // Only libraries of the C library; libfabric is looked for at run time.
+    const needed = execFileSync('objdump', ['-p', join(opt, relative(packageRoot, fabricLibraryPath))], {
+      encoding: 'utf8',
+    });
+    expect([...needed.matchAll(/NEEDED +(\S+)/g)].map(([, name]) => name)).toEqual(
+      expect.not.arrayContaining([expect.stringContaining('fabric')]),
+    );
+  });
+
   it('runs through a link, with an empty PATH and HOME', () => {
     const { status, stdout, stderr } = hpcserve('--version');
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
@@ -133,6 +149,7 @@ describe('npm run package', () => {
 
 describe.skipIf(!tools.ready)('the archive on Debian 11', () => {
   const home = join(folder, 'home');
+  const node = '/opt/hpcserve/bin/node';
   let system: OldSystem;
   const hpcserve = (...words: string[]) =>
     system.run(['/opt/hpcserve/bin/hpcserve', ...words, '--site', 'local']);
@@ -153,7 +170,6 @@ describe.skipIf(!tools.ready)('the archive on Debian 11', () => {
   }
 
   it('starts there, with all its addons', async () => {
-    const node = '/opt/hpcserve/bin/node';
     const glibc = 'console.log(process.report.getReport().header.glibcVersionRuntime)';
     expect(await system.run([node, '--eval', glibc])).toMatchObject({ stdout: '2.31\n' });
     const version = await system.run(['/opt/hpcserve/bin/hpcserve', '--version']);
@@ -171,6 +187,20 @@ describe.skipIf(!tools.ready)('the archive on Debian 11', () => {
       '/opt/hpcserve/node_modules/better-sqlite3',
     ]);
     expect(collected).toMatchObject({ code: 0, stdout: 'went on\n' });
+  });
+
+  it('moves KV by sockets, and says that libfabric is not there', async () => {
+    const program = `
+      import { fabricAbsence } from '/opt/hpcserve/dist/native/fabric/fabric.js';
+      import { crc32c, crc32cPlain } from '/opt/hpcserve/dist/native/fabric/mover.js';
+      const bytes = Buffer.alloc(100_003, 'KV');
+      console.log(fabricAbsence());
+      console.log(crc32c(bytes) === crc32cPlain(bytes));`;
+    const words = [node, '--input-type=module', '--eval', program];
+    expect(await system.run(words)).toMatchObject({
+      code: 0,
+      stdout: 'libfabric.so.1: cannot open shared object file: No such file or directory\ntrue\n',
+    });
   });
 
   it('doctor passes what is there, and names what the native engine lacks', async () => {

@@ -62,16 +62,32 @@ function isThere(pid: number): boolean {
     throw error;
   }
 }
+/** Whether a SIGTERM was sent to a process that has not taken it yet. */
+function waitsForTerm(pid: number): boolean {
+  const [, pending] = /^ShdPnd:\s+([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))!;
+  return (BigInt(`0x${pending}`) & (1n << 14n)) !== 0n;
+}
 const gatewayUp = () => expect.poll(gatewayPid, { timeout: 20_000 }).toBeDefined();
 
 it('hands the end of the job on to the gateway, which drains, however often Slurm says it', async () => {
   start();
   await gatewayUp();
-  // To this process alone, as Slurm does where it tracks processes by cgroup.
-  keeper!.kill('SIGTERM');
-  await expect.poll(() => output, { timeout: 30_000 }).toContain('gateway drains');
-  keeper!.kill('SIGTERM');
+  const holder = Number(readFileSync(`/proc/${keeper!.pid}/task/${keeper!.pid}/children`, 'utf8'));
+  // The keeper waits for what is stopped, so that it is there for the second signal however slow the machine is.
+  process.kill(holder, 'SIGSTOP');
+  try {
+    // A signal that overtakes the stop is taken, and waits no more.
+    await expect.poll(() => readFileSync(`/proc/${holder}/stat`, 'utf8')).toMatch(/\) T /);
+    // To this process alone, as Slurm does where it tracks processes by cgroup.
+    keeper!.kill('SIGTERM');
+    await expect.poll(() => waitsForTerm(holder), { timeout: 30_000 }).toBe(true);
+    keeper!.kill('SIGTERM');
+    await expect.poll(() => waitsForTerm(keeper!.pid!), { timeout: 30_000 }).toBe(false);
+  } finally {
+    process.kill(holder, 'SIGCONT');
+  }
   expect(await ended).toBe(0);
+  expect(output).toContain('gateway drains');
   expect(output).toContain('gateway stopped');
   expect(isThere(gatewayPid()!)).toBe(false);
 }, 60_000);

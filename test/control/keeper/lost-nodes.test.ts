@@ -8,10 +8,12 @@ import { deploymentState, launchRecord } from '../support.ts';
 const launch = launchRecord(1, { phase: 'submitted', job_id: '7' });
 const state = deploymentState([launch]);
 const observation = {
-  launches: new Map([[launch.launch_id, { job: { job_id: '7', phase: 'running', state: 'RUNNING' } }]]),
+  launches: new Map([
+    [launch.launch_id, { job: { job_id: '7', phase: 'running', state: 'RUNNING' }, agents: [] }],
+  ]),
 } as unknown as Observation;
 
-function watch(lost_after_s = 30) {
+function watch(lost_after_s = 30, seen = observation) {
   const world = { now_ms: 0, asked: 0, agents: ['SERVING'], a1: ['mixed'] };
   const operations = {
     loaded: { site: { keeper: { lost_after_s } }, layout: { mesh_folder: '/mesh' } },
@@ -37,7 +39,7 @@ function watch(lost_after_s = 30) {
   }));
   const at = (now_s: number) => {
     world.now_ms = 1000 * now_s;
-    return nodes.find(state, observation);
+    return nodes.find(state, seen);
   };
   return { world, nodes, at };
 }
@@ -66,6 +68,28 @@ it('an agent that comes back under another session is there, and the time begins
   expect((await at(50)).size).toBe(0);
   expect((await at(79)).size).toBe(0);
   expect((await at(80)).size).toBe(1);
+});
+
+it('ends a job whose agent went with its node, though the node came back before Slurm noticed', async () => {
+  const { world, nodes, at } = watch();
+  Object.assign(world, { agents: ['LEFT'], a1: ['mixed', 'not_responding'] });
+  await at(0);
+  world.a1 = ['mixed'];
+  expect((await at(20)).size + (await at(119)).size).toBe(0);
+  expect([...(await at(120))]).toEqual([
+    [launch.launch_id, expect.stringContaining('the agent on node a1 has been gone')],
+  ]);
+  expect(nodes.nodes.size).toBe(0);
+});
+
+it('leaves a job alone whose agent said that it ends: what its script still does is its own', async () => {
+  const agents = [{ node: 'a1', phase: 'stopped' }];
+  const job = { job_id: '7', phase: 'running', state: 'RUNNING' };
+  const seen = { launches: new Map([[launch.launch_id, { job, agents }]]) } as unknown as Observation;
+  const { world, at } = watch(30, seen);
+  world.agents = ['LEFT'];
+  await at(0);
+  expect((await at(1000)).size).toBe(0);
 });
 
 it.each([['idle'], ['down', 'not_responding']])(

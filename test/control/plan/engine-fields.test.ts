@@ -12,7 +12,13 @@ import {
   refuseWithoutEffect,
 } from '../../../control/plan/engine-fields.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { deploymentSchema, engineNames, type ModelSpec, modelSchema } from '../../../spec/model-yaml.ts';
+import {
+  deploymentSchema,
+  engineNames,
+  type ModelSpec,
+  modelSchema,
+  stageBounds,
+} from '../../../spec/model-yaml.ts';
 import type { PlannedModel, ResolvedEngine } from '../../../spec/plan.ts';
 import { unitOf } from '../../agent/support.ts';
 
@@ -53,7 +59,7 @@ function lineOf(engine: ResolvedEngine, asked: object): CommandLine {
     engine,
     device_kind: 'gpu',
     kv_tokens: spec.kv_tokens ?? 4096,
-    device_count: tensor * spec.parallel.pipeline,
+    device_count: tensor * stageBounds(spec).stages_max,
     memory: { device_bytes: 9e9, kv_bytes: 3e9, share: 0.9 },
   });
   return adapterOf(engine as Exclude<ResolvedEngine, 'native'>).commandLine(unit, {

@@ -1,4 +1,5 @@
 /** A plan counts on nodes that nobody else is about to take. */
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { planNow } from '../../../control/plan/plan-now.ts';
@@ -81,11 +82,11 @@ beforeEach(async () => {
 });
 afterEach(() => place.dispose());
 
-async function kindPlanned(name: string): Promise<string> {
+async function kindPlanned(name: string): Promise<string | undefined> {
   const source = join(place.folder, 'tiny.gguf');
   const models = [{ name, source, context_tokens: 512, max_sequences: 2, devices: { kind: 'gpu' } }];
   const { plan } = await planNow(operations, deploymentSchema.parse({ name, models }), '/model.yaml');
-  return plan.launches[0]!.node_kind;
+  return plan.launches[0]?.node_kind;
 }
 
 /** Another deployment with one launch on the kind that was planned first. */
@@ -102,7 +103,7 @@ function other(node_kind: string, facts: LaunchFacts, desired: 'serving' | 'stop
 }
 
 it('goes elsewhere where another deployment is about to take the nodes', async () => {
-  const first = await kindPlanned('demo');
+  const first = (await kindPlanned('demo'))!;
   for (const facts of [
     { phase: 'planned' },
     { phase: 'submitting' },
@@ -114,7 +115,7 @@ it('goes elsewhere where another deployment is about to take the nodes', async (
 });
 
 it('is as before where the other has its nodes, or wants them no more', async () => {
-  const first = await kindPlanned('demo');
+  const first = (await kindPlanned('demo'))!;
   // What Slurm says is free is without them.
   other(first, { phase: 'submitted', last: { job_id: '1', phase: 'running', state: 'RUNNING' } });
   expect(await kindPlanned('demo')).toBe(first);
@@ -125,4 +126,41 @@ it('is as before where the other has its nodes, or wants them no more', async ()
   // Its own are what it plans for.
   other(first, { phase: 'planned' });
   expect(await kindPlanned('other')).toBe(first);
+});
+
+it('counts on no device of this machine that another deployment has', async () => {
+  const libraries = join(place.folder, 'libraries');
+  mkdirSync(libraries);
+  writeFileSync(join(libraries, 'libggml-cuda.so'), '');
+  const machine = (count: number): typeof site =>
+    siteSchema.parse({
+      name: 'local',
+      kind: 'local',
+      native: { library_dir: libraries },
+      node_kinds: [
+        {
+          name: 'box',
+          count: 1,
+          cpus: 4,
+          memory_gb: 30,
+          devices: [{ kind: 'gpu', model: 'BOX', memory_gb: 40, count }],
+        },
+      ],
+    });
+  const warnings: string[] = [];
+  const plannedOn = (count: number): Promise<string | undefined> => {
+    const { slurm: _, ...rest } = operations;
+    operations = {
+      ...rest,
+      loaded: { ...operations.loaded, site: machine(count) },
+      emit: (event) => void (event.kind === 'warning' && warnings.push(event.message)),
+    };
+    return kindPlanned('demo');
+  };
+  expect(await plannedOn(1)).toBe('box');
+  expect(warnings.join()).not.toContain('other deployments');
+  other('box', { phase: 'submitted', last: { job_id: '1', phase: 'running', state: 'RUNNING' } });
+  expect(await plannedOn(1)).toBeUndefined();
+  expect(warnings).toContain('other deployments have devices of this machine: 1× BOX (other)');
+  expect(await plannedOn(2)).toBe('box');
 });

@@ -47,6 +47,42 @@ it('is read from the files of the agents, by model', () => {
   }
 });
 
+it('has what batches take at the stages of a pipeline, as its coordinator said', () => {
+  const { store, dispose } = temporaryStore();
+  try {
+    const planned = plannedLaunch('m-0');
+    const stages = [
+      { begin: 0, end: 5 },
+      { begin: 5, end: 10 },
+    ];
+    const units = [{ ...planned.units[0]!, engine: 'native' as const, pipeline: 2, stages }];
+    const state = deploymentState([launchRecord(1, { phase: 'submitted', planned: { ...planned, units } })]);
+    const folder = store.launchFolder(state.name, state.launches[0]!.launch_id);
+    mkdirSync(folder, { recursive: true });
+    const took = stages.map((stage, index) => ({ ...stage, computed_us: 1500 * (index + 1) }));
+    const session = { engine: 'native', unit: 'w', units: ['m-0'], models: [], stage_times: { m: took } };
+    writeFileSync(
+      join(folder, 'n.state.json'),
+      JSON.stringify({
+        format: 1,
+        node: 'n',
+        node_index: 0,
+        phase: 'serving',
+        started_at_ms: 0,
+        updated_at_ms: 1,
+        devices: [],
+        sessions: [session, { engine: 'native', unit: 'v', units: [], models: [] }],
+      }),
+    );
+    const seen = stages.map((stage, index) => ({ ...stage, compute_s: 0.0015 * (index + 1) }));
+    expect(seenEngines(state, store).get('m')).toEqual([
+      { node_kind: 'cpu', engine: 'native', tensor: 1, pipeline: 2, stages: seen },
+    ]);
+  } finally {
+    dispose();
+  }
+});
+
 it('has what the processes of a replica on CPUs took beside its weights and KV', () => {
   const { store, dispose } = temporaryStore();
   try {

@@ -45,7 +45,10 @@ it('a gateway sums up what is in it, also short requests between two looks', asy
   meter.ended('tiny');
   now_ms = 3500;
   expect(meter.file().models).toEqual([
-    { model: 'tiny', request_s: 2 + 2 + 0.5, in_flight: 1, asked_ms: 2000, ttft_ms: 250 },
+    {
+      ...{ model: 'tiny', request_s: 2 + 2 + 0.5, in_flight: 1, asked_ms: 2000, ttft_ms: 250 },
+      arrivals: expect.objectContaining({ rate_per_s: 2 / 3.5 }),
+    },
   ]);
   await meter.close();
 });

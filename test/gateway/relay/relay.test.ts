@@ -238,12 +238,12 @@ describe('streams', () => {
     expect(rest).toBe(events[2]! + doneEvent);
   });
 
-  it('of the responses API end with their own last event', async () => {
+  it('of an engine’s own responses API end with their own last event', async () => {
     const created =
       'event: response.created\ndata: {"type":"response.created","response":{"usage":null}}\n\n';
     const completed =
       'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{"input_tokens":6,"output_tokens":2,"output_tokens_details":{"reasoning_tokens":1}}}}\n\n';
-    const upstream = await session(stream([created, completed]));
+    const upstream = await session(stream([created, completed]), { engine: 'vllm' });
     const { result, added: counted } = await added(async () =>
       (await shared.stage.post('/v1/responses', { model: 'tiny', input: 'x', stream: true })).text(),
     );

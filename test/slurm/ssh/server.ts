@@ -1,11 +1,12 @@
 /** A real OpenSSH server on loopback, with keys and configuration of its own. */
 import { execFileSync, spawn } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { connect, createServer } from 'node:net';
+import { connect } from 'node:net';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { findProgram, installPrograms } from '../../cluster/install.ts';
+import { freePort } from '../../free-port.ts';
 
 export interface SshServer {
   port: number;
@@ -123,17 +124,6 @@ function childrenOf(parent: number): number[] {
   if (!existsSync(file)) return [];
   const own = readFileSync(file, 'utf8').trim().split(' ').filter(Boolean).map(Number);
   return own.flatMap((pid) => [...childrenOf(pid), pid]);
-}
-
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.once('error', reject);
-    server.listen(0, '127.0.0.1', () => {
-      const { port } = server.address() as { port: number };
-      server.close(() => resolve(port));
-    });
-  });
 }
 
 function answers(port: number): Promise<boolean> {

@@ -1,7 +1,7 @@
 /** What others are about to take is not free any more for who plans now. */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { withoutExpected } from '../../../solver/keeping/expected-launches.ts';
+import { withoutExpected, withoutHeld } from '../../../solver/keeping/expected-launches.ts';
 import { gpus } from '../placement/support.ts';
 
 const launch = (node_kind: string, count: number, node_count = 1, cpus_per_node = count) => ({
@@ -27,6 +27,14 @@ it('is taken from where it fits, and from the same nodes under other names', () 
   expect(a!.free).toEqual(left);
   expect(twin!.free).toEqual(left);
   expect(b!.free).toEqual(free(2, 4));
+});
+
+it('is accelerators of a machine that has no queue, and nothing of its CPUs', () => {
+  const offers = [gpus('A', 40, 4), gpus('B', 40, 1)];
+  const left = withoutHeld(offers, [launch('a', 1), launch('a', 2), launch('b', 4)]);
+  expect(left.map(({ node_kind, devices }) => [node_kind, devices.count])).toEqual([['a', 1]]);
+  const cpus = offers.map((offer) => ({ ...offer, devices: { ...offer.devices, kind: 'cpu' as const } }));
+  expect(withoutHeld(cpus, [launch('a', 4)])).toEqual(cpus);
 });
 
 it('is nothing where it waits for others, or nobody knows what is free', () => {

@@ -5,9 +5,16 @@ import { decideLost, type LossQuestion, type NodeSigns } from '../../../solver/k
 const gone: NodeSigns = { node: 'a1', agent: 'gone', scheduler: 'silent' };
 const fine: NodeSigns = { node: 'a2', agent: 'speaks', scheduler: 'hears' };
 
+/** Both signs for 70 s: longer than a node that is lost is waited for, and shorter than an agent that alone is gone. */
+const since = { lost_since_ms: 30_000, gone_since_ms: 30_000 };
+
+const ofX = (...nodes: NodeSigns[]): Partial<LossQuestion> => ({
+  launches: [{ launch_id: 'x', nodes, runs: true }],
+});
+
 const question = (change: Partial<LossQuestion> = {}): LossQuestion => ({
   now_ms: 100_000,
-  launches: [{ launch_id: 'x', nodes: [fine, gone] }],
+  launches: [{ launch_id: 'x', nodes: [fine, gone], runs: true }],
   cluster: { nodes: 8, silent: 1 },
   suspected: new Map(),
   hold_ms: 30_000,
@@ -17,7 +24,10 @@ const question = (change: Partial<LossQuestion> = {}): LossQuestion => ({
 describe('a job whose node is silent', () => {
   it('is ended once mesh and scheduler have agreed for a while', () => {
     const first = decideLost(question());
-    expect(first).toEqual({ lost: [], suspected: new Map([['x', 100_000]]) });
+    expect(first).toEqual({
+      lost: [],
+      suspected: new Map([['x', { lost_since_ms: 100_000, gone_since_ms: 100_000 }]]),
+    });
     const early = decideLost(question({ ...first, now_ms: 129_999 }));
     expect(early.lost).toEqual([]);
     expect(decideLost(question({ ...early, now_ms: 130_000 })).lost).toEqual([
@@ -31,37 +41,67 @@ describe('a job whose node is silent', () => {
 
   it('begins anew where a sign went away in between', () => {
     const back = decideLost(
-      question({ launches: [{ launch_id: 'x', nodes: [fine] }], suspected: new Map([['x', 0]]) }),
+      question({
+        launches: [{ launch_id: 'x', nodes: [fine], runs: true }],
+        suspected: new Map([['x', since]]),
+      }),
     );
     expect(back.suspected.size).toBe(0);
     expect(decideLost(question({ ...back, now_ms: 200_000 })).lost).toEqual([]);
   });
 
   it.each<[string, Partial<LossQuestion>]>([
-    ['its agent speaks', { launches: [{ launch_id: 'x', nodes: [{ ...gone, agent: 'speaks' }] }] }],
-    ['nobody knows of its agent', { launches: [{ launch_id: 'x', nodes: [{ ...gone, agent: 'unknown' }] }] }],
-    [
-      'Slurm hears from the node',
-      { launches: [{ launch_id: 'x', nodes: [{ ...gone, scheduler: 'hears' }] }] },
-    ],
+    ['its agent speaks', ofX({ ...gone, agent: 'speaks' })],
+    ['nobody knows of its agent', ofX({ ...gone, agent: 'unknown' })],
+    ['Slurm hears from the node', ofX({ ...gone, scheduler: 'hears' })],
     [
       'agent and node of different hosts are silent',
-      {
-        launches: [
-          {
-            launch_id: 'x',
-            nodes: [
-              { node: 'a1', agent: 'gone', scheduler: 'hears' },
-              { node: 'a2', agent: 'speaks', scheduler: 'silent' },
-            ],
-          },
-        ],
-      },
+      ofX({ ...gone, scheduler: 'hears' }, { ...fine, scheduler: 'silent' }),
     ],
     ['most of the cluster is silent', { cluster: { nodes: 8, silent: 5 } }],
     ['it is the only node there is', { cluster: { nodes: 1, silent: 1 } }],
   ])('stays where %s', (_, change) => {
-    expect(decideLost(question({ suspected: new Map([['x', 0]]), ...change })).lost).toEqual([]);
+    expect(decideLost(question({ suspected: new Map([['x', since]]), ...change })).lost).toEqual([]);
+  });
+
+  it('is ended though Slurm hears from the node again, where nobody there could end it for much longer', () => {
+    const back = { ...gone, scheduler: 'hears' as const };
+    const first = decideLost(question());
+    const early = decideLost(question({ ...ofX(back), ...first, now_ms: 219_999 }));
+    expect(early.lost).toEqual([]);
+    expect(decideLost(question({ ...ofX(back), ...early, now_ms: 220_000 })).lost).toEqual([
+      {
+        launch_id: 'x',
+        nodes: [],
+        because:
+          'the agent on node a1 has been gone from the mesh for 120 s without a word, and for Slurm the job runs on',
+      },
+    ]);
+  });
+
+  it('is waited for two minutes at least where its agent alone is gone: Slurm knows more by then', () => {
+    const back = { ...ofX({ ...gone, scheduler: 'hears' }), hold_ms: 5_000 };
+    const early = decideLost(
+      question({ ...back, suspected: new Map([['x', { gone_since_ms: 0 }]]), now_ms: 119_999 }),
+    );
+    expect(early.lost).toEqual([]);
+    expect(decideLost(question({ ...back, ...early, now_ms: 120_000 })).lost).toHaveLength(1);
+  });
+
+  it.each<[string, Partial<LossQuestion>]>([
+    ['its agent said that it ends', ofX({ ...gone, scheduler: 'hears', has_ended: true })],
+    ['its agent is back', ofX(fine)],
+    ['Slurm knows no such node', ofX({ ...gone, scheduler: 'unknown' })],
+    [
+      'Slurm has suspended it',
+      { launches: [{ launch_id: 'x', nodes: [{ ...gone, scheduler: 'hears' }], runs: false }] },
+    ],
+  ])('stays, however long, where %s', (_, change) => {
+    const decided = decideLost(
+      question({ suspected: new Map([['x', { gone_since_ms: 0 }]]), now_ms: 10_000_000, ...change }),
+    );
+    expect(decided.lost).toEqual([]);
+    expect(decided.suspected.get('x')?.gone_since_ms).toBeUndefined();
   });
 
   it('nothing is ended without both signs, nor before its time', () => {
@@ -75,9 +115,9 @@ describe('a job whose node is silent', () => {
         const now_ms = 100_000;
         const { lost } = decideLost({
           now_ms,
-          launches: [{ launch_id: 'x', nodes }],
+          launches: [{ launch_id: 'x', nodes, runs: true }],
           cluster: { nodes: 8, silent },
-          suspected: new Map([['x', now_ms - lasted_ms]]),
+          suspected: new Map([['x', { lost_since_ms: now_ms - lasted_ms }]]),
           hold_ms: 30_000,
         });
         const both = nodes.some(({ agent, scheduler }) => agent === 'gone' && scheduler === 'silent');

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { LatencyEstimator, shapeOf } from '../../../solver/placement/latency-estimator.ts';
+import { LatencyEstimator } from '../../../solver/placement/latency-estimator.ts';
+import { shapeOf } from '../../../solver/placement/model-facts.ts';
 import { objectiveCost } from '../../../solver/placement/objective.ts';
 import { type PlacementOption, placementOptions } from '../../../solver/placement/options.ts';
 import { place } from '../../../solver/placement/placement.ts';
@@ -314,7 +315,7 @@ describe('what else weighs', () => {
     expect(Object.keys(where(place(ask([model], [old, amx], { objective: 'latency' })), 'm'))).toEqual([
       'xeon-8480+',
     ]);
-    const pressed = { ...model, spec: { ...model.spec, slo: { ttft_ms: 500, tpot_ms: 30 } } };
+    const pressed = { ...model, spec: { ...model.spec, slo: { ttft_ms: 100, tpot_ms: 20 } } };
     const gpu = gpus('A100-80GB', 80, 1, { engines: { native: { available: true } } });
     expect(Object.keys(where(place(ask([pressed], [amx, gpu])), 'm'))).toEqual(['a100-80gb']);
     expect(Object.keys(where(place(ask([model], [amx, gpu])), 'm'))).toEqual(['xeon-8480+']);

@@ -229,7 +229,7 @@ describe('placement', () => {
     ]);
   });
 
-  it('lets different models share a device only when nothing else is left', () => {
+  it('lets different models of which nothing is known share a device only when nothing else is left', () => {
     const two = [model({ name: 'a' }), model({ name: 'b' })];
     const apart = place(question(two, [offer({ nodes_total: 2 })]));
     expect(apart.launches).toHaveLength(2);

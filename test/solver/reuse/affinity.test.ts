@@ -19,12 +19,12 @@ describe('affinity', () => {
 
   it('weighs what lies there against how fast the rest comes, and devices that load something else less', () => {
     const inOrder = [
-      affinityCost(weights(8 * gb, 8 * gb), false),
-      affinityCost(weights(8 * gb, 0, 8 * gb), false),
-      affinityCost(weights(8 * gb, 4 * gb, 1 * gb), false),
-      affinityCost(weights(8 * gb, 4 * gb, 0), false),
-      affinityCost(weights(8 * gb, 8 * gb), true),
-      affinityCost(weights(8 * gb, 0, 0), true),
+      affinityCost(estimateLoad_s(weights(8 * gb, 8 * gb)), false),
+      affinityCost(estimateLoad_s(weights(8 * gb, 0, 8 * gb)), false),
+      affinityCost(estimateLoad_s(weights(8 * gb, 4 * gb, 1 * gb)), false),
+      affinityCost(estimateLoad_s(weights(8 * gb, 4 * gb, 0)), false),
+      affinityCost(estimateLoad_s(weights(8 * gb, 8 * gb)), true),
+      affinityCost(estimateLoad_s(weights(8 * gb, 0, 0)), true),
     ];
     expect(inOrder).toEqual([...inOrder].sort((a, b) => a - b));
     expect(new Set(inOrder).size).toBe(inOrder.length);

@@ -155,7 +155,7 @@ describe('by engine', () => {
     );
   });
 
-  it('takes native replicas that fit: those too slow for their promise last, those on CPUs first, of equals the fullest', () => {
+  it('takes native replicas that fit: those too slow for their promise last, those that stand before others, those on CPUs first, of equals the fullest', () => {
     fc.assert(
       fc.property(candidates, prompts, fc.nat(), (all, prompt, seed) => {
         const lasting = all.map((one) => ({ ...one, job_end_time_ms: undefined }));
@@ -164,15 +164,15 @@ describe('by engine', () => {
         if (fitting.length === 0) return;
         expect(fitting).toContain(chosen);
         const fast = fitting.filter(({ too_slow }) => !too_slow);
-        const onCpu = fast.filter(({ cpu }) => cpu);
-        const pool = [onCpu, fast, fitting].find(({ length }) => length > 0)!;
+        const stands = (one: Candidate): boolean => !one.weights?.resting || requestsAt(one) > 0;
+        const quick = fast.length > 0 ? fast : fitting;
+        const standing = quick.filter(stands);
+        const some = standing.length > 0 ? standing : quick;
+        const onCpu = some.filter(({ cpu }) => cpu);
+        const pool = onCpu.length > 0 ? onCpu : some;
         expect(pool).toContain(chosen);
-        const there = pool.filter((one) => !one.weights?.resting || requestsAt(one) > 0);
-        if (there.length > 0) {
-          expect(there).toContain(chosen);
-          const fullness = (one: Candidate): number => (requestsAt(one) + 1) / one.max_sequences;
-          expect(fullness(chosen!)).toBe(Math.max(...there.map(fullness)));
-        } else {
+        if (standing.length > 0) expect(requestsAt(chosen!)).toBe(Math.max(...pool.map(requestsAt)));
+        else {
           const free = pool.filter(({ device_taken }) => !device_taken);
           const devices = free.length > 0 ? free : pool;
           const load_s = (one: Candidate): number => estimateLoad_s(one.weights!);
@@ -228,6 +228,18 @@ describe('by engine', () => {
     }
     expect(running).toEqual([4, 4, 4]);
     expect(order.filter((one, index) => index > 0 && one !== order[index - 1])).toHaveLength(2);
+  });
+
+  it('wakes an engine that sleeps only where the others are half full', () => {
+    const asleep = candidate('asleep', { native: false, asleep: true });
+    const awake = (running: number): Candidate => candidate('awake', { native: false, running });
+    const prompt = { prefix: 1, conversation: 1 };
+    for (const running of [0, 1]) {
+      expect(policy.choose([asleep, awake(running)], asked, [], 1)!.session_id).toBe('awake');
+      expect(policy.choose([asleep, awake(running)], { ...asked, prompt }, [], 1)!.session_id).toBe('awake');
+    }
+    expect(policy.choose([asleep, awake(3)], asked, [], 1)).toBe(asleep);
+    expect(policy.choose([asleep], { ...asked, prompt }, [], 1)).toBe(asleep);
   });
 
   it('sends waiting requests where the load is least, and nobody to a replica without room for its tokens', () => {

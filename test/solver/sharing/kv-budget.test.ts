@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { kvDemand, kvUsed_bytes, lowerTo, raiseTo } from '../../../solver/sharing/kv-budget.ts';
+import { kvDemand, lowerTo, raiseTo } from '../../../solver/sharing/kv-budget.ts';
 import { OutputLengths } from '../../../solver/sharing/output-lengths.ts';
-import { decoding, exact, instance, request } from './support.ts';
+import { decoding, exact, request } from './support.ts';
 
 const settings = { ...exact, kv_watermark: 0.25, kv_tokens_min: 4096 };
 
@@ -23,7 +23,6 @@ describe('the KV budget', () => {
     );
     const newcomer = request('c', { input_tokens: 80, expected_output_tokens: 100 });
     expect(kvDemand({ requests, kv_bytes_per_token: 10 }, settings, newcomer).required_bytes).toBe(53_000);
-    expect(kvUsed_bytes(instance('m@d', requests, { kv_bytes_per_token: 10 }))).toBe(49_500);
   });
 
   it('rises early and falls late: small changes of load move nothing', () => {

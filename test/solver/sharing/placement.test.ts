@@ -8,8 +8,8 @@ import type {
   RequestView,
 } from '../../../solver/sharing/device-view.ts';
 import { chooseEvictions, decideKvFate } from '../../../solver/sharing/eviction.ts';
-import { placeRequest } from '../../../solver/sharing/placement.ts';
 import { planPreemption } from '../../../solver/sharing/preemption.ts';
+import { placeRequest } from '../../../solver/sharing-simulator/place-request.ts';
 import { cpuSpeed, decoding, device, exact, formulaProfile, gpuSpeed, instance, request } from './support.ts';
 
 const settings = { ...exact, kv_tokens_min: 1000 };
@@ -63,9 +63,21 @@ describe('candidates', () => {
       device('g-full', [instance('c@g', many('c', 1)), instance('d@g', many('d', 1))]),
     ];
     const order = (changes: Partial<typeof settings>): string[] =>
-      newCandidates(devices, { ...settings, ...changes }).map(({ id }) => id);
+      newCandidates('m', devices, models, { ...settings, ...changes }).map(({ device }) => device.id);
     expect(order({})).toEqual(['c-full', 'c-empty', 'g-full', 'g-half', 'g-empty']);
     expect(order({ bin_packing: false })).toEqual(['c-empty', 'c-full', 'g-empty', 'g-half', 'g-full']);
+    // Of GPUs the one that has the model soonest, by whole classes of time, whatever is on it.
+    const nearer: ModelLookup = (model, view) => ({
+      ...models(model, view)!,
+      load_ms: view.id === 'g-empty' ? 30 : 300,
+    });
+    expect(newCandidates('m', devices, nearer, settings).map(({ device }) => device.id)).toEqual([
+      'c-full',
+      'c-empty',
+      'g-empty',
+      'g-full',
+      'g-half',
+    ]);
   });
 });
 

@@ -7,7 +7,9 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { deviceBackend } from '../../../../agent/backend/device/device-backend.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../../agent/memory/device-pool.ts';
+import type { WeightLoad } from '../../../../agent/memory/pooled-loading.ts';
 import { LlamaContext } from '../../../../native/llama-context.ts';
+import type { LoadLeg } from '../../../../spec/engine-contract.ts';
 import {
   argmax,
   engineOptions,
@@ -79,8 +81,13 @@ describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout },
     const path = await model('tiny-llama', 'Q8_0');
     const options = engineOptions(path, { kv_tokens: 2048, prefill_chunk_tokens: 128 });
     const reused: number[] = [];
+    const legs: LoadLeg[] = [];
+    const on_loaded = (load: WeightLoad): void => {
+      reused.push(load.reused_bytes);
+      legs.push(...load.legs);
+    };
     const open = (): NativeEngine => {
-      const opening = pool.open(options, { on_loaded: (load) => reused.push(load.reused_bytes) });
+      const opening = pool.open(options, { on_loaded });
       for (;;) {
         const engine = opening.advance(true);
         if (engine) return engine;
@@ -105,6 +112,12 @@ describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout },
       expect(pool.report()).toMatchObject({ kv_bytes: 0, scratch_bytes: 0, weights_bytes: 0 });
     }
     expect(reused[0]).toBe(0);
+    // All went up once, out of the page cache or from the disk.
+    const gone = (leg: LoadLeg['leg']): number =>
+      legs.filter((one) => one.leg === leg).reduce((sum, { bytes }) => sum + bytes, 0);
+    expect(gone('upload')).toBeGreaterThan(0);
+    expect(gone('cache') + gone('disk')).toBe(gone('upload'));
+    expect(legs.every(({ thread_ms }) => thread_ms > 0)).toBe(true);
     expect(reused[1]).toBe(pool.report().reusable_bytes);
     context.close();
     await pool.close();

@@ -108,6 +108,7 @@ function backendOf(backend: ReturnType<typeof vulkan>['backend']): typeof backen
     plain: backend.plain,
     addressable: backend.addressable,
     host_buffer_type: backend.host_buffer_type,
+    invariant_rows: backend.invariant_rows,
     kernels_left_out: [],
     memory: () => backend.memory(),
     bufferTypeFor: (weight, policy) => backend.bufferTypeFor(weight, policy),

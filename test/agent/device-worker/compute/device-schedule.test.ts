@@ -3,132 +3,7 @@
  * the other models of the device do.
  */
 import { describe, expect, it } from 'vitest';
-import {
-  type ChosenIteration,
-  DeviceSchedule,
-} from '../../../../agent/device-worker/compute/device-schedule.ts';
-import type { Submission } from '../../../../agent/device-worker/compute/messages.ts';
-import { GrowingProfile } from '../../../../solver/sharing/growing-profile.ts';
-import { defaultSharingSettings } from '../../../../solver/sharing/settings.ts';
-import type { EngineStats, SequenceProgress, StepReport } from '../../../../spec/engine-contract.ts';
-
-const kv_bytes_per_token = 100;
-const pool_bytes = 100_000_000;
-
-/** What an engine tells of its sequences, and where it has room. */
-class ToldEngine {
-  kv_bytes_used = 0;
-  budget_bytes = 0;
-  hasRoom = true;
-  sequences: SequenceProgress[] = [];
-  recomputed: number[] = [];
-  readonly holds = new Set<number>();
-
-  setKvBudget(bytes: number): number {
-    this.budget_bytes = bytes;
-    return bytes;
-  }
-
-  kvBytesOf(id: number): number {
-    return this.holds.has(id) ? 1600 : 0;
-  }
-
-  parkSequence(id: number): number {
-    this.holds.delete(id);
-    this.sequences = this.sequences.filter((sequence) => sequence.id !== id);
-    return 1600;
-  }
-
-  restoreSequence(): boolean {
-    return this.hasRoom;
-  }
-
-  recomputeSequence(id: number): void {
-    this.recomputed.push(id);
-    this.sequences.unshift(waits(id));
-  }
-
-  progress(): SequenceProgress[] {
-    return this.sequences;
-  }
-
-  stats(): EngineStats {
-    const kv = { kv_tokens_total: 1024, kv_tokens_used: 0, kv_bytes: 1024 * kv_bytes_per_token };
-    return { running: 0, waiting: 0, layouts: {}, weight_bytes: 1_000_000, compute_bytes: 0, ...kv };
-  }
-}
-
-const prompt_tokens = 20;
-const waits = (id: number): SequenceProgress => ({
-  id,
-  waiting: true,
-  tokens: prompt_tokens,
-  generated_tokens: 0,
-  pending_tokens: prompt_tokens,
-});
-const decodes = (id: number, generated_tokens: number): SequenceProgress => ({
-  id,
-  waiting: false,
-  tokens: prompt_tokens + generated_tokens,
-  generated_tokens,
-  pending_tokens: 1,
-});
-
-class Scheduled {
-  readonly schedule = new DeviceSchedule(defaultSharingSettings);
-  readonly engines = new Map<string, ToldEngine>();
-  now_ms = 0;
-
-  constructor(names: readonly string[]) {
-    for (const name of names) {
-      const engine = new ToldEngine();
-      this.engines.set(name, engine);
-      const growing = GrowingProfile.of({
-        prefill: [
-          { tokens: 16, ms: 100 },
-          { tokens: 64, ms: 200 },
-        ],
-        decode: [
-          { batch: 1, tokens: 16, ms: 5 },
-          { batch: 4, tokens: 16, ms: 6 },
-        ],
-      });
-      const model = { name, max_sequences: 4, prefill_chunk_tokens: 64, tokens_max: 512 };
-      this.schedule.add(model, { growing }, engine, pool_bytes, this.now_ms);
-    }
-  }
-
-  ask(model: string, id: number, progress: SequenceProgress): void {
-    const submission: Submission = {
-      id,
-      model,
-      tokens: new Int32Array(prompt_tokens),
-      n_prompt: prompt_tokens,
-      sampling: {} as NonNullable<Submission['sampling']>,
-      max_new_tokens: 50,
-      arrival_ms: this.now_ms,
-      reasoning: false,
-      certain: true,
-      movable: true,
-      stop_tokens: [],
-    };
-    this.schedule.admit(submission, this.now_ms);
-    const engine = this.engines.get(model)!;
-    engine.sequences.push(progress);
-    this.schedule.sync(model, engine.progress(), this.now_ms);
-  }
-
-  choose(): ChosenIteration | undefined {
-    this.now_ms += 10;
-    return this.schedule.choose(this.now_ms);
-  }
-
-  ended(chosen: ChosenIteration, report: Partial<StepReport>): void {
-    const engine = this.engines.get(chosen.model)!;
-    const nothing = { outputs: [], prefill_tokens: 0, decode_tokens: 0, elapsed_us: 10 };
-    this.schedule.ended(chosen, { ...nothing, ...report }, engine.progress(), engine.stats(), 5, this.now_ms);
-  }
-}
+import { decodes, kv_bytes_per_token, pool_bytes, Scheduled, ToldEngine, waits } from './support.ts';
 
 describe('a prompt that found no memory', () => {
   it('is tried again when a sequence of another model ends', () => {
@@ -241,5 +116,36 @@ describe('exhausted KV', () => {
       device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 3 }, device.now_ms);
     expect([...device.engines.get('one')!.holds]).toEqual([1]);
     expect([...device.engines.get('other')!.holds]).toEqual([]);
+  });
+});
+
+describe('a stage of a pipeline beside a model', () => {
+  const kv_bytes = 1024 * kv_bytes_per_token;
+  const budgetOf = (scheduled: Scheduled): number => scheduled.engines.get('m')!.budget_bytes;
+
+  it('is not promised away: a model that comes later has what is left', () => {
+    const scheduled = new Scheduled([]);
+    scheduled.schedule.memory.hold('cut', pool_bytes - 1_000_000 - kv_bytes / 2, pool_bytes);
+    scheduled.comes('m');
+    expect(budgetOf(scheduled)).toBe(kv_bytes / 2);
+  });
+
+  it('leaves no room for a model whose weights it takes the place of, until it is gone', () => {
+    const scheduled = new Scheduled([]);
+    const { schedule } = scheduled;
+    const model = { name: 'm', max_sequences: 4, prefill_chunk_tokens: 64, tokens_max: 512 };
+    const could = (): boolean => schedule.couldAdd(model, new ToldEngine().stats(), pool_bytes);
+    expect(could()).toBe(true);
+    schedule.memory.hold('cut', pool_bytes - 500_000, pool_bytes);
+    expect(could()).toBe(false);
+    schedule.memory.letGo('cut');
+    expect(could()).toBe(true);
+  });
+
+  it('takes what a model has of KV that nobody uses', () => {
+    const scheduled = new Scheduled(['m']);
+    expect(budgetOf(scheduled)).toBe(kv_bytes);
+    scheduled.schedule.memory.hold('cut', pool_bytes - 1_000_000 - kv_bytes / 4, pool_bytes);
+    expect(budgetOf(scheduled)).toBeLessThanOrEqual(kv_bytes / 4);
   });
 });

@@ -112,6 +112,8 @@ class Pressed {
         own.requests.splice(0, Math.ceil(step.share * own.requests.length));
         kv.release(step.share);
         this.memory.settle();
+        // Somebody is always away who would need more than there is.
+        this.memory.shrink(own, own.requests, pool_bytes);
         break;
       case 'rescue':
         this.memory.rescue(own, own.requests);

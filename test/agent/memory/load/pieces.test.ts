@@ -3,6 +3,7 @@ import { row_group } from '../../../../agent/engine/row-groups.ts';
 import { cutIntoUnits, type Piece, type TensorLoad } from '../../../../agent/memory/load/pieces.ts';
 
 const plain = (file_offset: number, bytes: number, pool_offset: number): TensorLoad => ({
+  name: 'plain',
   parts: [{ offset_bytes: file_offset, size_bytes: bytes }],
   type: 0,
   row_elements: bytes / 4,
@@ -14,6 +15,7 @@ const plain = (file_offset: number, bytes: number, pool_offset: number): TensorL
 
 /** 18 bytes a row in the file, 20 in the pool. */
 const special = (more: Partial<TensorLoad>): TensorLoad => ({
+  name: 'special',
   parts: [{ offset_bytes: 1000, size_bytes: 100 * 18 }],
   type: 2,
   row_elements: 32,

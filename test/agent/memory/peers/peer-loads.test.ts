@@ -223,7 +223,7 @@ describe('a load with a peer', () => {
     expect(fromPeers(load)).toBeLessThan(size);
     expect(load.peers.map(({ node, trouble }) => [node, trouble])).toEqual([['n7', undefined]]);
     expect(describeLoad(load)).toMatch(
-      / MB came in \d+ ms \(\d+ MB\/s\), \d+ MB of them from the memory of n7$/,
+      / MB came in \d+ ms \(\d+ MB\/s\), \d+ MB of them from the memory of n7; a thread: /,
     );
   });
 

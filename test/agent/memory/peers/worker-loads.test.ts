@@ -141,7 +141,9 @@ test('how far a load is, and how fast, is told while it runs', async () => {
   const after = await reported();
   expect(after.loading).toEqual([]);
   const loads = after.decisions.filter(({ kind }) => kind === 'load').map(({ because }) => because);
-  expect(loads).toEqual([expect.stringMatching(/^0 MB were there, 11\d MB came in \d+ ms \(\d+ MB\/s\)$/)]);
+  expect(loads).toEqual([
+    expect.stringMatching(/^0 MB were there, 11\d MB came in \d+ ms \(\d+ MB\/s\); a thread: /),
+  ]);
 });
 
 test('a worker that is killed in a load takes no token of another worker’s stream with it', async () => {
@@ -284,7 +286,11 @@ test('what lies in the pool of each model is reported, whether it has an instanc
     resident_bytes: bytes,
     load_bytes_per_s: expect.any(Number),
     resting: false,
+    promised_share: expect.any(Number),
   });
+  // Weights and KV of the one instance, of a pool that holds many.
+  expect(alone.weights!.promised_share).toBeGreaterThan(0);
+  expect(alone.weights!.promised_share).toBeLessThan(0.1);
   expect(bytes).toBe((await poolOf()).weights_bytes);
   await worker.close();
   worker = new WorkerHarness();

@@ -1,11 +1,22 @@
-/** Where a request goes among devices that are shared (LLM-Mesh §4): the first candidate that can take it. */
-import { type Admitted, admitNew, admitTo, type Refused, retryAfter } from './admission.ts';
-import { newCandidates, standingCandidates } from './candidates.ts';
-import type { ArrivingRequest, DeviceView, InstanceView, ModelLookup, ModelOnDevice } from './device-view.ts';
-import type { ParkingPlace } from './eviction.ts';
-import type { Move } from './moves.ts';
-import { planPreemption } from './preemption.ts';
-import type { SharingSettings } from './settings.ts';
+/**
+ * Where a request goes among devices that are shared (LLM-Mesh §4), in one step. Live, this is a way over several
+ * processes, and each part is theirs: a gateway asks places by `placeRank` (`solver/routing/by-engine.ts`), workers
+ * answer by `admitTo` and `admitNew` (`agent/device-worker/compute`), and before an instance more is made the gateway
+ * looks for a neighbour that gives way (`gateway/sharing`).
+ */
+import { type Admitted, admitNew, admitTo, type Refused, retryAfter } from '../sharing/admission.ts';
+import { newCandidates, standingCandidates } from '../sharing/candidates.ts';
+import type {
+  ArrivingRequest,
+  DeviceView,
+  InstanceView,
+  ModelLookup,
+  ModelOnDevice,
+} from '../sharing/device-view.ts';
+import type { ParkingPlace } from '../sharing/eviction.ts';
+import type { Move } from '../sharing/moves.ts';
+import { planPreemption } from '../sharing/preemption.ts';
+import type { SharingSettings } from '../sharing/settings.ts';
 
 export type RequestPlacement =
   | { place: 'instance'; device: DeviceView; instance: InstanceView; admission: Admitted }
@@ -43,9 +54,7 @@ export function placeRequest(
     const preemption = planPreemption(request, standing, devices, models, now_ms, settings, parking);
     if (preemption !== undefined) return { place: 'preemption', ...preemption };
   }
-  for (const device of newCandidates(devices, settings)) {
-    const model = models(request.model, device);
-    if (model === undefined) continue;
+  for (const { device, model } of newCandidates(request.model, devices, models, settings)) {
     const admission = admitNew(device, model, request, now_ms, settings);
     if (admission.admit) return { place: 'new', device, model, admission };
     note(device, admission);

@@ -1,0 +1,180 @@
+import { HeldLayouts } from '../../../solver/refactoring/held-layouts.ts';
+import type { EngineStats } from '../../../spec/engine-contract.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { LayerKv } from '../../engine/layer-kv.ts';
+import type { ModelFile } from '../../engine/model-file.ts';
+import { modelInfo } from '../../engine/model-info.ts';
+import type { Stage } from '../../engine/stage.ts';
+import type { LoadBeside } from '../../engine/weights.ts';
+import type { DevicePool } from '../../memory/device-pool.ts';
+import { DeviceStages } from '../../pipeline/device-stages.ts';
+import { RingPort } from '../../pipeline/ring-port.ts';
+import { toldFacts } from '../../pipeline/told-facts.ts';
+import type { FromCompute } from './messages.ts';
+import { type PipelineLoad, StageLoad } from './stage-load.ts';
+
+/** Nobody wakes this: to wait on it is to sleep. */
+const noSignal = new Int32Array(new SharedArrayBuffer(4));
+
+interface HostedStage {
+  readonly name: string;
+  readonly kv: LayerKv;
+  /** Absent: its first stage is on its way. */
+  held: DeviceStages | undefined;
+  /** A stage on its way: the first one, or that of a layout to come. */
+  loading: StageLoad | undefined;
+}
+
+interface StageSurroundings {
+  /** See `pulse`. */
+  signal: Int32Array;
+  pool: () => DevicePool;
+  /** Least time of a batch, ms: the declared speed of an emulated device. */
+  step_ms_min: number;
+  send(message: FromCompute): void;
+}
+
+/** The stages that this device has of models whose coordinator is elsewhere. They do what frames say, in turns. */
+export class HostedStages {
+  readonly #around: StageSurroundings;
+  readonly #stages = new Map<string, HostedStage>();
+
+  constructor(around: StageSurroundings) {
+    this.#around = around;
+  }
+
+  get areLoading(): boolean {
+    for (const { loading } of this.#stages.values()) if (loading?.isOpening) return true;
+    return false;
+  }
+
+  load(message: PipelineLoad, beside: LoadBeside): void {
+    const { name } = message;
+    if (this.#stages.has(name)) return;
+    this.#begin(
+      { name, kv: this.#around.pool().layerKv(name), held: undefined, loading: undefined },
+      message,
+      beside,
+    );
+  }
+
+  /** A layout is to come in which the model has this stage here. */
+  prepare(message: PipelineLoad, refactoring: number, beside: LoadBeside): void {
+    const { name } = message;
+    const known = this.#stages.get(name);
+    known?.loading?.abort();
+    const hosted = known ?? {
+      name,
+      kv: this.#around.pool().layerKv(name),
+      held: undefined,
+      loading: undefined,
+    };
+    this.#begin(hosted, message, beside, refactoring);
+  }
+
+  unload(name: string): void {
+    const hosted = this.#stages.get(name);
+    if (!hosted) return;
+    this.#stages.delete(name);
+    hosted.loading?.abort();
+    hosted.held?.free();
+  }
+
+  close(): void {
+    for (const name of [...this.#stages.keys()]) this.unload(name);
+  }
+
+  /** Loads come on. @param help does a share of them */
+  advance(help: boolean): void {
+    for (const hosted of [...this.#stages.values()]) {
+      const { loading } = hosted;
+      if (!loading?.isOpening) continue;
+      try {
+        const stage = loading.advance(help);
+        if (stage) this.#opened(hosted, loading, stage);
+      } catch (error) {
+        this.#failed(hosted, loading, error);
+      }
+    }
+  }
+
+  /** One frame of each ring that has one. @returns whether there was any */
+  serve(): boolean {
+    let served = false;
+    for (const { held, loading } of this.#stages.values()) {
+      if (loading?.answerRefused()) served = true;
+      if (held?.serve((began_ms) => this.#keepPace(began_ms))) served = true;
+    }
+    return served;
+  }
+
+  #keepPace(began_ms: number): void {
+    const left_ms = this.#around.step_ms_min - (performance.now() - began_ms);
+    if (left_ms > 0) Atomics.wait(noSignal, 0, 0, left_ms);
+  }
+
+  #begin(hosted: HostedStage, message: PipelineLoad, beside: LoadBeside, refactoring?: number): void {
+    const { name, pipeline, options } = message;
+    const on_progress = (progress: { bytes_loaded: number; bytes_total: number; elapsed_ms: number }): void =>
+      this.#around.send({ type: 'progress', name, ...progress });
+    // Not while another stage is served: one frame is done after the other.
+    const meanwhile = (): boolean => false;
+    const port = new RingPort(pipeline.listen, pipeline.next, { signal: this.#around.signal, meanwhile });
+    const loading = new StageLoad(message, port, refactoring);
+    hosted.loading = loading;
+    this.#stages.set(name, hosted);
+    try {
+      const use = { model: name };
+      loading.open(this.#around.pool().openStage({ ...options, on_progress }, use, beside, hosted.kv));
+    } catch (error) {
+      this.#failed(hosted, loading, error);
+    }
+  }
+
+  #opened(hosted: HostedStage, loading: StageLoad, { file, stage }: { file: ModelFile; stage: Stage }): void {
+    const { message, port, refactoring } = loading;
+    const { pipeline, options } = message;
+    hosted.loading = undefined;
+    const isFirst = hosted.held === undefined;
+    const range = { begin: pipeline.begin, end: pipeline.end };
+    hosted.held ??= new DeviceStages(
+      pipeline.device_identity,
+      toldFacts(file, options, pipeline),
+      new HeldLayouts(0, refactoring === undefined ? range : undefined),
+    );
+    if (refactoring === undefined) hosted.held.add(stage, pipeline, port);
+    else hosted.held.prepare(refactoring, stage, pipeline, port);
+    if (isFirst)
+      this.#around.send({
+        type: 'loaded',
+        name: hosted.name,
+        info: modelInfo(file),
+        stats: statsOf(stage, options),
+      });
+  }
+
+  #failed(hosted: HostedStage, loading: StageLoad, thrown: unknown): void {
+    const error = HpcserveError.from(thrown);
+    if (loading.refactoring !== undefined) {
+      // Who changes the layout hears of it over the new ring; what is here of the old one serves on.
+      loading.refuse(error);
+      return;
+    }
+    this.unload(hosted.name);
+    this.#around.send({ type: 'load_failed', name: hosted.name, error: error.toJSON() });
+  }
+}
+
+function statsOf(stage: Stage, { kv_tokens }: { kv_tokens: number }): EngineStats {
+  return {
+    running: 0,
+    waiting: 0,
+    kv_tokens_total: stage.kv.n_matrices > 0 ? stage.kv.storage.slab_rows : kv_tokens,
+    kv_tokens_used: 0,
+    weight_bytes: stage.weight_bytes,
+    layouts: stage.layouts,
+    batch_invariant: stage.batch_invariant,
+    kv_bytes: stage.kv.bytes,
+    compute_bytes: stage.compute_bytes,
+  };
+}

@@ -1,0 +1,65 @@
+/** What the main thread asks of sequences that move with their keys and values, and what it is told. */
+import type { MemoryPiece, TransferMemory } from '../../../native/fabric/memory.ts';
+import type { KvRange } from '../../engine/kv-runs.ts';
+
+/** Consecutive tokens that travel together, and where their rows lie in the pool. */
+export interface PlacedRun {
+  tokens: KvRange;
+  pieces: MemoryPiece[];
+}
+
+/** Keys and values of a sequence that nobody writes to before they are let go. */
+export interface HeldRows {
+  /** Prompt and answer so far. */
+  tokens: Int32Array;
+  /** Of these, so many have keys and values. */
+  computed: number;
+  /** From the token on that was asked for; none where that is all there is. */
+  runs: PlacedRun[];
+}
+
+/** How far a live sequence is. */
+export interface SequenceState {
+  id: number;
+  /** It has no keys and values yet. */
+  waiting: boolean;
+  tokens: number;
+  computed_tokens: number;
+}
+
+/** What rows of a model are, and where they lie: told with a model that serves. */
+export interface KvShapeOfModel {
+  /** Keys, or values, of one token in one layer. */
+  row_bytes: number;
+  n_layer: number;
+  n_head_kv: number;
+  head_dim: number;
+  memory: TransferMemory;
+}
+
+export type KvAsk =
+  /** What is alive of a model: `SequenceState[]`. */
+  | { do: 'list'; model: string }
+  /** The rows of a running sequence as they are now, while it goes on: `HeldRows`, or nothing where it does not run. */
+  | { do: 'hold'; model: string; id: number }
+  /** The same once more is not needed. */
+  | { do: 'let_go'; id: number }
+  /** It stops, with its rows where they are: `HeldRows` from a token on, or nothing where it does not run. */
+  | { do: 'detach'; model: string; id: number; from: number }
+  /** It goes on where it was, or has moved. */
+  | { do: 'settle'; id: number; moved: boolean }
+  /** Room for rows of a sequence that comes: `PlacedRun[]`, one a run. */
+  | {
+      do: 'reserve';
+      model: string;
+      arrival: string;
+      scope: string | undefined;
+      tokens: Int32Array;
+      runs: KvRange[];
+    }
+  /** The rows of the last reservation are there, or do not come. */
+  | { do: 'commit' | 'abort'; arrival: string }
+  /** Whoever needs what has arrived has it, or does not come: it is kept as other prompts are. */
+  | { do: 'forget'; arrival: string };
+
+export type KvTold = HeldRows | SequenceState[] | PlacedRun[] | undefined;

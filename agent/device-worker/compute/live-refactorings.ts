@@ -1,0 +1,108 @@
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { LoadBeside } from '../../engine/weights.ts';
+import type { DevicePool } from '../../memory/device-pool.ts';
+import type { CoordinatorEngine } from '../../pipeline/coordinator-opening.ts';
+import { LiveRefactoring } from '../../pipeline/live-refactoring.ts';
+import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
+import { SortedPort } from '../../pipeline/sorted-port.ts';
+import { toldFacts } from '../../pipeline/told-facts.ts';
+import type { FromCompute, ToCompute } from './messages.ts';
+
+type RefactorMessage = ToCompute & { type: 'refactor' };
+
+interface RefactoringSurroundings {
+  ring: RingSurroundings;
+  pool: () => DevicePool;
+  send(message: FromCompute): void;
+}
+
+/** The pipelines whose coordinator this device is, and those of them whose layout changes now. */
+export class LiveRefactorings {
+  readonly #around: RefactoringSurroundings;
+  readonly #engines = new Map<string, CoordinatorEngine>();
+  readonly #live = new Map<string, { id: number; live: LiveRefactoring }>();
+
+  constructor(around: RefactoringSurroundings) {
+    this.#around = around;
+  }
+
+  get any(): boolean {
+    return this.#live.size > 0;
+  }
+
+  /** The engine of a pipeline was opened, perhaps anew. */
+  opened(name: string, engine: CoordinatorEngine): void {
+    this.#engines.set(name, engine);
+  }
+
+  /** @param isServing whether the model serves now */
+  begin(message: RefactorMessage, isServing: boolean, beside: LoadBeside): void {
+    const { id, load } = message;
+    try {
+      this.#live.set(load.name, { id, live: this.#open(message, isServing, beside) });
+    } catch (error) {
+      this.#around.send({
+        type: 'refactored',
+        name: load.name,
+        id,
+        error: HpcserveError.from(error).toJSON(),
+      });
+    }
+  }
+
+  cancel(name: string, because: string): void {
+    this.#live.get(name)?.live.cancel(because);
+    this.advance(false);
+  }
+
+  /** Between two iterations. @param help does a share of what loads */
+  advance(help: boolean): void {
+    for (const [name, { id, live }] of [...this.#live]) {
+      live.advance(help);
+      const { report } = live;
+      if (!report) continue;
+      this.#live.delete(name);
+      this.#around.send({ type: 'refactored', name, id, report });
+    }
+  }
+
+  #open({ id, to, load }: RefactorMessage, isServing: boolean, beside: LoadBeside): LiveRefactoring {
+    const { name, options, pipeline } = load;
+    const engine = this.#engines.get(name);
+    if (!engine || !isServing)
+      throw new HpcserveError('E_REFACTOR_MODEL', {
+        what: `the stages of ${name} cannot change now`,
+        because: isServing ? 'it was loaded whole, and has no stages' : 'it does not serve',
+      });
+    if (this.#live.has(name))
+      throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${name} change already` });
+    const { executor } = engine;
+    const { ring, pool } = this.#around;
+    const loading = pool().openStage(options, { model: name }, beside, executor.kv);
+    const isRing = pipeline!.stages > 1;
+    const port = isRing ? new SortedPort(new RingPort(pipeline!.listen, pipeline!.next, ring)) : undefined;
+    try {
+      return new LiveRefactoring({
+        id,
+        executor,
+        sequences: engine.engine,
+        to,
+        loading,
+        told: toldFacts(loading.file, options, pipeline!),
+        port,
+        wait: (ms_max) => this.#wait(ms_max),
+      });
+    } catch (error) {
+      loading.abort();
+      port?.close();
+      throw error;
+    }
+  }
+
+  /** Frames of both rings wake this thread; stages of other pipelines are served meanwhile. */
+  #wait(ms_max: number): void {
+    const { signal, meanwhile } = this.#around.ring;
+    const seen = Atomics.load(signal, 0);
+    if (!meanwhile()) Atomics.wait(signal, 0, seen, ms_max);
+  }
+}

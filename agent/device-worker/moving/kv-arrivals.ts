@@ -1,0 +1,129 @@
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { KvReceiver, KvReservation } from '../../transfer/kv-target.ts';
+import type { KvOffer, KvRoom, Range } from '../../transfer/messages.ts';
+import type { PlacedRun } from '../compute/kv-messages.ts';
+import type { MovableModels } from './movable-models.ts';
+
+/**
+ * What has arrived waits so long for the request that goes on with it; then it is kept as other prompts are. Lower:
+ * less memory is held for clients that have gone; higher: gateways may be slower.
+ */
+const hold_ms = 15_000;
+
+interface Arrival {
+  peer: string;
+  tokens: Int32Array;
+  /** Tokens whose rows are there. */
+  arrived: number;
+  timer?: NodeJS.Timeout;
+}
+
+/** Takes keys and values that come for models of this worker, until the requests come that go on with them. */
+export class KvArrivals implements KvReceiver {
+  /** Of requests that found what had come for them, and of those that did not. */
+  continued = 0;
+  continued_tokens = 0;
+  missed = 0;
+  readonly #models: MovableModels;
+  readonly #isDraining: () => boolean;
+  readonly #onChange: () => void;
+  readonly #arrivals = new Map<string, Arrival>();
+
+  /** @param isDraining nothing new is taken */
+  constructor(models: MovableModels, isDraining: () => boolean, onChange: () => void) {
+    this.#models = models;
+    this.#isDraining = isDraining;
+    this.#onChange = onChange;
+  }
+
+  formatOf({ of }: KvOffer): KvOffer['format'] {
+    return this.#models.formatOf(of?.model ?? '');
+  }
+
+  room(model: string): KvRoom {
+    return this.#isDraining() ? { places: 0, kv_tokens: 0 } : this.#models.roomOf(model);
+  }
+
+  /** @throws HpcserveError E_KV_MESSAGE, E_KV_STALE, E_KV_ROOM */
+  async reserve(offer: KvOffer, peer: string): Promise<KvReservation> {
+    const { sequence: name, tokens, layers, runs, of } = offer;
+    if (!of || layers.begin !== 0 || layers.end !== this.#models.layersOf(of.model))
+      throw wrong(name, 'it does not say whose rows all layers have');
+    if (of.token_ids.length < tokens.end) throw wrong(name, 'it has fewer tokens than rows');
+    if (this.#isDraining())
+      throw new HpcserveError('E_KV_ROOM', { what: 'this worker is drained and takes no sequences' });
+    const known = this.#arrivals.get(name);
+    const token_ids = Int32Array.from(of.token_ids);
+    checkFollows(known, name, peer, tokens, token_ids);
+    const placed = (await this.#models.ask({
+      do: 'reserve',
+      model: of.model,
+      arrival: name,
+      scope: of.cache_scope,
+      tokens: token_ids,
+      runs,
+    })) as PlacedRun[];
+    const places = new Map(placed.map((run) => [run.tokens.begin, run.pieces]));
+    return {
+      places: ({ begin }: Range) => places.get(begin) ?? [],
+      commit: async () => {
+        await this.#models.ask({ do: 'commit', arrival: name });
+        clearTimeout(known?.timer);
+        const timer = setTimeout(() => this.#forget(name), hold_ms);
+        this.#arrivals.set(name, { peer, tokens: token_ids, arrived: tokens.end, timer });
+      },
+      abort: () => void this.#models.ask({ do: 'abort', arrival: name }).catch(() => undefined),
+    };
+  }
+
+  /**
+   * A request that goes on with what was called so has begun.
+   * @param cached_tokens that it did not compute
+   * @param tokens that it came with
+   */
+  began(name: string, cached_tokens: number, tokens: number): void {
+    const known = this.#arrivals.get(name);
+    // At least one token is left to compute, and gateways may know of fewer tokens than have come.
+    if (known && cached_tokens >= Math.min(known.arrived, tokens - 1)) {
+      this.continued++;
+      this.continued_tokens += cached_tokens;
+    } else this.missed++;
+    this.#forget(name);
+    this.#onChange();
+  }
+
+  close(): void {
+    for (const { timer } of this.#arrivals.values()) clearTimeout(timer);
+    this.#arrivals.clear();
+  }
+
+  #forget(name: string): void {
+    const known = this.#arrivals.get(name);
+    if (!known) return;
+    clearTimeout(known.timer);
+    this.#arrivals.delete(name);
+    void this.#models.ask({ do: 'forget', arrival: name }).catch(() => undefined);
+  }
+}
+
+/** @throws HpcserveError E_KV_STALE */
+function checkFollows(
+  known: Arrival | undefined,
+  name: string,
+  peer: string,
+  { begin }: Range,
+  token_ids: Int32Array,
+): void {
+  const stale = (because: string): HpcserveError =>
+    new HpcserveError('E_KV_STALE', { what: `rows came for sequence ${name}`, because });
+  const arrived = known?.arrived ?? 0;
+  if (begin !== arrived) throw stale(`they begin at token ${begin}, and ${arrived} are here`);
+  if (!known) return;
+  if (known.peer !== peer) throw stale('another peer has begun with it');
+  for (let at = 0; at < arrived; at++)
+    if (known.tokens[at] !== token_ids[at]) throw stale(`its token ${at} is another one now`);
+}
+
+function wrong(name: string, because: string): HpcserveError {
+  return new HpcserveError('E_KV_MESSAGE', { what: `the rows of sequence ${name} cannot be taken`, because });
+}

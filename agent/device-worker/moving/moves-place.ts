@@ -1,0 +1,16 @@
+/** Where and how a device worker reaches others that its running answers can move to. */
+export interface MovesPlace {
+  /** Unix socket on which the agent says who there is, and brings messages to them (`KvPeers`). */
+  socket: string;
+  /** An address at which others reach this node. */
+  host: string;
+  /** Ports that may be listened on, first and last; absent: any that is free. */
+  port_range: readonly [number, number] | undefined;
+  /** `network.private_fabric` of the site. */
+  private_fabric: boolean;
+  /** `network.fabrics` of the site; absent: those that are made for it. */
+  fabrics: readonly string[] | undefined;
+}
+
+/** Providers of libfabric that are tried where the site names none, best first. */
+export const fabrics_default: readonly string[] = ['cxi', 'efa', 'verbs', 'shm'];

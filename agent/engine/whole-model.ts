@@ -1,0 +1,100 @@
+import { loadGgml } from '../../native/ggml.ts';
+import type { EngineOptions } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { Backend } from '../backend/backend.ts';
+import { cpuBackend } from '../backend/cpu/cpu-backend.ts';
+import type { BatchExecutor, BatchOutputs } from './batch-executor.ts';
+import type { EngineResources } from './engine-resources.ts';
+import { batchTokens, type PlannedSequence } from './iteration-batch.ts';
+import type { KvStorage } from './kv-storage.ts';
+import type { ModelFile } from './model-file.ts';
+import { readSegment } from './segment-output.ts';
+import { Stage, type StageResult } from './stage.ts';
+import { stageOptions } from './stage-options.ts';
+import { type SwappedKv, swapInKv, swapOutKv } from './swapped-kv.ts';
+
+/** One stage that is a whole model: a batch is computed when it is submitted. */
+export class WholeModel implements BatchExecutor {
+  readonly depth = 1;
+  readonly stage: Stage;
+  readonly kv_tokens_max = Number.POSITIVE_INFINITY;
+  readonly #swapped = new Map<number, SwappedKv>();
+  #computed: { batch: readonly PlannedSequence[]; result: StageResult } | undefined;
+
+  constructor(stage: Stage) {
+    this.stage = stage;
+  }
+
+  get model(): Stage['model'] {
+    return this.stage.model;
+  }
+
+  get storage(): KvStorage {
+    return this.stage.kv.storage;
+  }
+
+  copyRows(from_block: number, to_block: number, rows: number): void {
+    this.stage.kv.copyRows(from_block, to_block, rows);
+  }
+
+  submit(batch: readonly PlannedSequence[]): void {
+    const segments = batch.map(({ segment }) => segment);
+    this.#computed = { batch, result: this.stage.run({ segments, tokens: batchTokens(batch) }) };
+  }
+
+  collect(): BatchOutputs {
+    const { batch, result } = this.#computed!;
+    this.#computed = undefined;
+    const segments = batch.map((planned, index) =>
+      readSegment(planned, result.first_row[index]!, result, this.model),
+    );
+    return { segments, damaged: [] };
+  }
+
+  swapOut(id: number, blocks: readonly number[], tokens: number): number {
+    const swapped = swapOutKv(this.stage.kv, blocks, tokens);
+    this.#swapped.set(id, swapped);
+    return swapped.rows.length;
+  }
+
+  swapIn(id: number, blocks: readonly number[]): boolean {
+    const swapped = this.#swapped.get(id)!;
+    this.#swapped.delete(id);
+    try {
+      swapInKv(this.stage.kv, blocks, swapped);
+      return false;
+    } catch (error) {
+      if (!(error instanceof HpcserveError)) throw error;
+      return true;
+    }
+  }
+
+  forgetSwapped(id: number): void {
+    this.#swapped.delete(id);
+  }
+
+  free(): void {
+    this.#swapped.clear();
+    this.stage.free();
+  }
+}
+
+/** The stage of an engine that computes its whole model itself. @throws HpcserveError as the engine's constructor */
+export function wholeStage(
+  options: EngineOptions,
+  backend: Backend | undefined,
+  file: ModelFile,
+  { weights, kv, scratch }: Pick<EngineResources, 'weights' | 'kv' | 'scratch'>,
+): Stage {
+  const stage = new Stage(
+    backend ?? cpuBackend(loadGgml()),
+    file,
+    stageOptions(options, { weights, kv, scratch }),
+  );
+  if (stage.takesTokens && stage.givesLogits) return stage;
+  stage.free();
+  throw new HpcserveError('E_ENGINE_OPTIONS', {
+    what: 'an engine of its own needs a whole model, and was given a part of its operators',
+    try: 'use Stage for the parts of a pipeline',
+  });
+}

@@ -1,0 +1,30 @@
+import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { StageTime } from '../../spec/engine-contract.ts';
+
+/** By model, what batches take at each stage of its pipeline. */
+export type StageTimes = Readonly<Record<string, readonly StageTime[]>>;
+
+/**
+ * A stage that takes so much more or less is told. Lower: plans know sooner; higher: fewer writes of the state file.
+ */
+const news_share = 0.25;
+
+/** As a worker reports them; undefined where it coordinates no pipeline that has computed. */
+export function stageTimes(loads: readonly ModelLoad[]): StageTimes | undefined {
+  const found = loads.flatMap(({ name, stages }) => (stages ? [[name, stages] as const] : []));
+  return found.length > 0 ? Object.fromEntries(found) : undefined;
+}
+
+/** Whether what is measured now is worth a write of the agent's state: cuts changed, or a time by a quarter. */
+export function areNews(told: StageTimes | undefined, now: StageTimes | undefined): boolean {
+  if (now === undefined) return false;
+  return Object.entries(now).some(([model, stages]) => {
+    const before = told?.[model];
+    if (before?.length !== stages.length) return true;
+    return stages.some(({ begin, end, computed_us }, index) => {
+      const other = before[index]!;
+      if (other.begin !== begin || other.end !== end) return true;
+      return Math.abs(computed_us - other.computed_us) > news_share * other.computed_us;
+    });
+  });
+}

@@ -1,0 +1,44 @@
+/** Little-endian numbers one after the other, in memory that grows. */
+export class ByteWriter {
+  #bytes = new Uint8Array(1024);
+  #view = new DataView(this.#bytes.buffer);
+  #length = 0;
+
+  get bytes(): Uint8Array<ArrayBuffer> {
+    return this.#bytes.subarray(0, this.#length);
+  }
+
+  u8(value: number): void {
+    this.#view.setUint8(this.#room(1), value);
+  }
+
+  u32(value: number): void {
+    this.#view.setUint32(this.#room(4), value, true);
+  }
+
+  i32(value: number): void {
+    this.#view.setInt32(this.#room(4), value, true);
+  }
+
+  f64(value: number): void {
+    this.#view.setFloat64(this.#room(8), value, true);
+  }
+
+  text(value: string): void {
+    const bytes = Buffer.from(value);
+    this.u32(bytes.length);
+    this.#bytes.set(bytes, this.#room(bytes.length));
+  }
+
+  #room(bytes: number): number {
+    const at = this.#length;
+    this.#length += bytes;
+    if (this.#length > this.#bytes.length) {
+      const larger = new Uint8Array(2 * this.#length);
+      larger.set(this.#bytes);
+      this.#bytes = larger;
+      this.#view = new DataView(larger.buffer);
+    }
+    return at;
+  }
+}

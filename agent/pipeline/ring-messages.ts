@@ -1,0 +1,20 @@
+import type { MessagePort } from 'node:worker_threads';
+import type { FrameBytes } from './frame.ts';
+
+/** What the thread of a ring is started with. */
+export interface RingThreadData {
+  port: MessagePort;
+  /** Counted up with every message: wakes the thread that computes. */
+  signal: Int32Array;
+  listen: string;
+  next: string;
+}
+
+/** From the thread that computes: a frame for the stage behind, or that it is over. */
+export type ToRing = { type: 'frame'; frame: FrameBytes } | { type: 'end' };
+
+export type FromRing =
+  | { type: 'up' }
+  | { type: 'frame'; frame: FrameBytes }
+  /** The ring is broken; it comes up again once both neighbours are there. */
+  | { type: 'down'; because: string };

@@ -1,0 +1,164 @@
+import { rmSync } from 'node:fs';
+import { createConnection, createServer, type Server, type Socket } from 'node:net';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { encodeJsonFrame, type FrameBytes, frameKinds } from './frame.ts';
+import { FrameAssembler } from './frame-assembler.ts';
+import type { FromRing } from './ring-messages.ts';
+
+/**
+ * Between two tries to reach the stage behind; where it is on another node, its agent may be there before it. Lower: up
+ * sooner; higher: fewer tries while it loads.
+ */
+const connect_pause_ms = 200;
+/** A stage that lives says so this often, also while it computes. */
+const alive_interval_ms = 1000;
+/**
+ * A stage that says nothing for so long is lost: stopped, or its host hangs. So long a pipeline may stand still. Lower:
+ * answers go on elsewhere sooner; higher: tolerates hosts that stall.
+ */
+const silence_ms_max = 10_000;
+
+/**
+ * One place in the ring of a pipeline: a connection from the stage before, one to the stage behind. It is up while both
+ * are there. A ring that breaks anywhere breaks everywhere: who loses one neighbour lets go of the other, so that every
+ * stage, the coordinator among them, knows within the time of a message.
+ *
+ *     stage before ──frames──► listen │ this stage │ next ──frames──► stage behind
+ */
+export class Ring {
+  readonly #listen: string;
+  readonly #next: string;
+  readonly #tell: (message: FromRing) => void;
+  #server: Server | undefined;
+  #before: Socket | undefined;
+  #behind: Socket | undefined;
+  #retry: NodeJS.Timeout | undefined;
+  #heard_ms = 0;
+  #isUp = false;
+  #closed = false;
+  /** Frames that came before the stage behind was there. */
+  #early: FrameBytes[] = [];
+  readonly #alive: NodeJS.Timeout;
+
+  constructor(listen: string, next: string, tell: (message: FromRing) => void) {
+    this.#listen = listen;
+    this.#next = next;
+    this.#tell = tell;
+    this.#alive = setInterval(() => this.#beat(), alive_interval_ms);
+    this.#open();
+    this.#connect();
+  }
+
+  send(frame: FrameBytes): void {
+    // Where it broke meanwhile, who sends is told that, and not what became of its frame.
+    if (this.#isUp) this.#behind?.write(frame);
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearInterval(this.#alive);
+    clearTimeout(this.#retry);
+    this.#drop();
+    this.#server?.close();
+  }
+
+  #open(): void {
+    // Of a worker that was killed.
+    rmSync(this.#listen, { force: true });
+    this.#server = createServer((socket) => this.#accept(socket));
+    this.#server.on('error', (error) => this.#break(`its socket cannot be opened: ${error.message}`));
+    this.#server.listen(this.#listen);
+  }
+
+  #accept(socket: Socket): void {
+    // The stage before begins anew: what was is over.
+    this.#lose('the stage before it came anew');
+    this.#before = socket;
+    this.#heard_ms = performance.now();
+    const assembler = new FrameAssembler();
+    socket.on('error', () => undefined); // 'close' follows
+    socket.on('data', (chunk) => {
+      this.#heard_ms = performance.now();
+      if (this.#before === socket) this.#read(assembler, chunk);
+    });
+    socket.on('close', () => {
+      if (this.#before !== socket) return;
+      this.#before = undefined;
+      this.#break('the stage before it is gone');
+    });
+    this.#look();
+  }
+
+  #read(assembler: FrameAssembler, chunk: Uint8Array): void {
+    try {
+      assembler.take(chunk, (frame) => this.#came(frame));
+    } catch (error) {
+      this.#lose(HpcserveError.from(error).because.join('; '));
+    }
+  }
+
+  #came(frame: FrameBytes): void {
+    if (new DataView(frame.buffer).getUint16(6, true) === frameKinds.alive) return;
+    if (this.#isUp) this.#tell({ type: 'frame', frame });
+    else this.#early.push(frame);
+  }
+
+  #connect(): void {
+    if (this.#closed) return;
+    const socket = createConnection(this.#next);
+    socket.on('error', () => undefined); // 'close' follows
+    socket.on('connect', () => {
+      this.#behind = socket;
+      this.#look();
+    });
+    socket.on('close', () => {
+      if (this.#behind === socket) {
+        this.#behind = undefined;
+        this.#break('the stage behind it is gone');
+      }
+      clearTimeout(this.#retry);
+      this.#retry = setTimeout(() => this.#connect(), connect_pause_ms);
+    });
+    // Nothing comes back this way.
+    socket.resume();
+  }
+
+  #look(): void {
+    if (this.#isUp || !this.#before || !this.#behind) return;
+    this.#isUp = true;
+    this.#tell({ type: 'up' });
+    for (const frame of this.#early.splice(0)) this.#tell({ type: 'frame', frame });
+  }
+
+  #beat(): void {
+    this.#behind?.write(encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
+    const silent_ms = performance.now() - this.#heard_ms;
+    if (this.#before && silent_ms > silence_ms_max)
+      this.#lose(`the stage before it has said nothing for ${Math.round(silent_ms / 1000)} s`);
+  }
+
+  /** Of the stage before this one nothing more is wanted. */
+  #lose(because: string): void {
+    const before = this.#before;
+    if (!before) return;
+    this.#before = undefined;
+    before.destroy();
+    this.#break(because);
+  }
+
+  #break(because: string): void {
+    this.#early = [];
+    // While it comes up, one neighbour that goes is no reason to let go of the other.
+    if (!this.#isUp) return;
+    this.#drop();
+    this.#tell({ type: 'down', because });
+  }
+
+  #drop(): void {
+    this.#isUp = false;
+    const sockets = [this.#before, this.#behind];
+    this.#before = undefined;
+    this.#behind = undefined;
+    for (const socket of sockets) socket?.destroy();
+  }
+}

@@ -1,0 +1,94 @@
+import type { GgufFile } from '../../native/formats/gguf-reader.ts';
+import type { Pointer } from '../../native/signature.ts';
+import { placeIn } from '../backend/pool-memory.ts';
+import { MatrixRows } from '../engine/matrix-rows.ts';
+import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
+import { type LoadedWeights, placeWeights, weightContext } from '../engine/weights.ts';
+import { type FileVersion, headerVersion } from '../memory/file-version.ts';
+import { describeLoad } from '../memory/load/describe-load.ts';
+import type { TensorLoad } from '../memory/load/pieces.ts';
+import type { StreamingArena } from './streaming-arena.ts';
+
+interface PartTensor {
+  weight: PlannedWeight;
+  tensor: Pointer;
+  bufferType: Pointer;
+  /** In the part. */
+  offset: number;
+  load: Omit<TensorLoad, 'pool_offset'>;
+}
+
+/**
+ * The weights of a part of a model: tensors that lie side by side at one place of an arena, in the layouts that they
+ * have where they are resident. Whether their bytes are there is not known here.
+ */
+export class PartWeights implements LoadedWeights {
+  readonly plan: WeightPlan;
+  readonly bytes: number;
+  /** Of the file as its header was read. */
+  readonly version: FileVersion;
+  readonly #arena: StreamingArena;
+  readonly #context: Pointer;
+  readonly #tensors: readonly PartTensor[];
+  readonly #byWeight: ReadonlyMap<PlannedWeight, PartTensor>;
+  readonly #rows: MatrixRows;
+  #offset: number | undefined;
+
+  /** @throws HpcserveError E_NATIVE_KERNEL, E_POOL_LOAD */
+  constructor(arena: StreamingArena, file: GgufFile, plan: WeightPlan) {
+    const { backend, memory } = arena;
+    const { ggml } = backend;
+    this.plan = plan;
+    this.version = headerVersion(file);
+    this.#arena = arena;
+    this.#rows = new MatrixRows(ggml);
+    this.#context = weightContext(ggml, plan);
+    try {
+      let offset = 0;
+      const placed = [...placeWeights(backend, this.#context, plan).values()].flat();
+      // In the order of the file, so that neighbours are copied together.
+      placed.sort((a, b) => a.weight.parts[0]!.offset_bytes - b.weight.parts[0]!.offset_bytes);
+      this.#tensors = placed.map((place): PartTensor => {
+        const own = { ...place, offset, load: describeLoad(backend, memory, place) };
+        const bytes = Number(ggml.ggml_backend_buft_get_alloc_size(place.bufferType, place.tensor));
+        offset += Math.ceil(bytes / memory.alignment_bytes) * memory.alignment_bytes;
+        return own;
+      });
+      this.bytes = offset;
+    } catch (error) {
+      ggml.ggml_free(this.#context);
+      throw error;
+    }
+    this.#byWeight = new Map(this.#tensors.map((own) => [own.weight, own]));
+  }
+
+  /** Where the part lies, once and for all: graphs know the addresses of its tensors. */
+  placeAt(offset: number): void {
+    const { backend, memory } = this.#arena;
+    this.#offset = offset;
+    for (const own of this.#tensors) {
+      const { buffer, address } = placeIn(memory.layoutOf(own.bufferType).spans, offset + own.offset);
+      backend.ggml.ggml_backend_tensor_alloc(buffer, own.tensor, address);
+    }
+  }
+
+  /** What brings its bytes to their place. */
+  get loads(): TensorLoad[] {
+    return this.#tensors.map(({ load, offset }) => ({ ...load, pool_offset: this.#offset! + offset }));
+  }
+
+  tensor(weight: PlannedWeight): Pointer {
+    const own = this.#byWeight.get(weight);
+    if (!own) throw new Error(`weight ${weight.name} is in no part`);
+    return own.tensor;
+  }
+
+  rows(weight: PlannedWeight, begin: number, end: number): Pointer | undefined {
+    return this.#rows.take(this.tensor(weight), weight, begin, end);
+  }
+
+  free(): void {
+    this.#rows.free();
+    this.#arena.backend.ggml.ggml_free(this.#context);
+  }
+}

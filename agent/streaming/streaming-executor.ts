@@ -1,0 +1,159 @@
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { BatchExecutor, BatchOutputs, StageSummary } from '../engine/batch-executor.ts';
+import { batchTokens, type PlannedSequence } from '../engine/iteration-batch.ts';
+import type { KvMemory } from '../engine/kv-memory.ts';
+import type { KvStorage } from '../engine/kv-storage.ts';
+import { readSegment } from '../engine/segment-output.ts';
+import type { Stage, StageResult } from '../engine/stage.ts';
+import { type SwappedKv, swapInKv, swapOutKv } from '../engine/swapped-kv.ts';
+import type { HostEmbedding } from './host-embedding.ts';
+import type { PartStream, StreamStatistics } from './part-stream.ts';
+import type { StreamingArena } from './streaming-arena.ts';
+
+/** A part of the model: some layers, the last one with the head. */
+export interface StreamedPart {
+  stage: Stage;
+  /** Its weights stay; else they are brought for each batch. */
+  resident: boolean;
+}
+
+interface ExecutorParts {
+  arena: StreamingArena;
+  stream: PartStream;
+  embedding: HostEmbedding;
+  /** Of all layers. */
+  kv: KvMemory;
+  parts: readonly StreamedPart[];
+  /** Rows of a batch at most. */
+  rows_max: number;
+  /** Gives back what parts have of the arena. */
+  on_free: () => void;
+}
+
+/**
+ * A whole model of which only a part lies on the device: its parts compute one behind the other, each once its weights
+ * are there, while those of the next ones come.
+ *
+ *     host memory   part 1   part 2   part 3   part 4 …
+ *                     │        │        │  ╲ being brought
+ *     device        computed  computes  waits
+ */
+export class StreamingExecutor implements BatchExecutor {
+  readonly depth = 1;
+  readonly kv_tokens_max = Number.POSITIVE_INFINITY;
+  readonly #own: ExecutorParts;
+  readonly #swapped = new Map<number, SwappedKv>();
+  readonly #hidden: Float32Array;
+  #computed: { batch: readonly PlannedSequence[]; result: StageResult } | undefined;
+
+  constructor(own: ExecutorParts) {
+    this.#own = own;
+    this.#hidden = new Float32Array(own.rows_max * own.parts[0]!.stage.model.n_embd);
+  }
+
+  get stage(): Stage {
+    return this.#own.parts.at(-1)!.stage;
+  }
+
+  get whole(): StageSummary {
+    const stages = this.#own.parts.map(({ stage }) => stage);
+    const layouts: Record<string, number> = {};
+    for (const stage of stages)
+      for (const [layout, bytes] of Object.entries(stage.layouts))
+        layouts[layout] = (layouts[layout] ?? 0) + bytes;
+    return {
+      kv: this.#own.kv,
+      weight_bytes: stages.reduce((sum, { weight_bytes }) => sum + weight_bytes, 0),
+      layouts,
+      batch_invariant: stages.every(({ batch_invariant }) => batch_invariant),
+      // They lie over one another.
+      compute_bytes: Math.max(...stages.map(({ compute_bytes }) => compute_bytes)),
+      prompt_rows_max: Math.min(...stages.map(({ prompt_rows_max }) => prompt_rows_max)),
+    };
+  }
+
+  get model(): Stage['model'] {
+    return this.stage.model;
+  }
+
+  get storage(): KvStorage {
+    return this.#own.kv.storage;
+  }
+
+  /** What does not stay. */
+  get stream(): PartStream {
+    return this.#own.stream;
+  }
+
+  get statistics(): StreamStatistics {
+    return this.#own.stream.statistics;
+  }
+
+  copyRows(from_block: number, to_block: number, rows: number): void {
+    this.#own.kv.copyRows(from_block, to_block, rows);
+  }
+
+  /** @throws HpcserveError as `BatchExecutor`, and E_POOL_LOAD, E_MODEL_WEIGHTS: weights did not come */
+  submit(batch: readonly PlannedSequence[]): void {
+    const { arena, stream, embedding, parts } = this.#own;
+    const segments = batch.map(({ segment }) => segment);
+    arena.turnTo(stream);
+    stream.beginRound();
+    let hidden = this.#kept(embedding.lookUp(batchTokens(batch)));
+    let result: StageResult | undefined;
+    for (const { stage, resident } of parts) {
+      if (!resident) stream.awaitNext();
+      result = stage.run({ segments, hidden });
+      if (!resident) stream.release();
+      if (!stage.givesLogits) hidden = this.#kept(result.hidden.subarray(0, hidden.length));
+    }
+    this.#computed = { batch, result: result! };
+  }
+
+  collect(): BatchOutputs {
+    const { batch, result } = this.#computed!;
+    this.#computed = undefined;
+    const segments = batch.map((planned, index) =>
+      readSegment(planned, result.first_row[index]!, result, this.model),
+    );
+    return { segments, damaged: [] };
+  }
+
+  swapOut(id: number, blocks: readonly number[], tokens: number): number {
+    const swapped = swapOutKv(this.#own.kv, blocks, tokens);
+    this.#swapped.set(id, swapped);
+    return swapped.rows.length;
+  }
+
+  swapIn(id: number, blocks: readonly number[]): boolean {
+    const swapped = this.#swapped.get(id)!;
+    this.#swapped.delete(id);
+    try {
+      swapInKv(this.#own.kv, blocks, swapped);
+      return false;
+    } catch (error) {
+      if (!(error instanceof HpcserveError)) throw error;
+      return true;
+    }
+  }
+
+  forgetSwapped(id: number): void {
+    this.#swapped.delete(id);
+  }
+
+  free(): void {
+    this.#swapped.clear();
+    this.#own.arena.leave(this.#own.stream);
+    for (const { stage } of this.#own.parts) stage.free();
+    this.#own.embedding.free();
+    this.#own.kv.free();
+    this.#own.on_free();
+  }
+
+  /** Results of parts lie over one another, so what leaves one is copied. */
+  #kept(hidden: Float32Array): Float32Array {
+    const kept = this.#hidden.subarray(0, hidden.length);
+    kept.set(hidden);
+    return kept;
+  }
+}

@@ -1,0 +1,42 @@
+/** Models of the true shape of Llama-3.2-1B with random weights, written where they are missing. */
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, renameSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
+
+export const quantizations = ['Q4_0', 'Q8_0', 'BF16'] as const;
+export type Quantization = (typeof quantizations)[number];
+
+const shape = 'llama-3.2-1b';
+const folder = join(packageRoot, 'build', 'bench-models');
+export const vocabulary_size = synthPresets[shape]!.n_vocab;
+
+/** A GGUF file. */
+export async function modelFile(quantization: Quantization, log: (line: string) => void): Promise<string> {
+  const path = join(folder, `${shape}-${quantization}.gguf`);
+  if (existsSync(path)) return path;
+  mkdirSync(folder, { recursive: true });
+  log(`writing ${path}`);
+  const partial = `${path}.${process.pid}`;
+  await synthesize({ path: partial, shape: synthPresets[shape]!, quantization, seed: 1 });
+  renameSync(partial, path);
+  return path;
+}
+
+/**
+ * A Hugging Face folder in BF16.
+ * @param python one with torch and transformers
+ */
+export function modelFolder(python: string, log: (line: string) => void): string {
+  const path = join(folder, `${shape}-hf`);
+  if (existsSync(path)) return path;
+  log(`writing ${path}`);
+  const partial = `${path}.${process.pid}`;
+  execFileSync(python, [join(packageRoot, 'bench/engines/model.py'), partial, shape], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
+  renameSync(partial, path);
+  return path;
+}

@@ -1,0 +1,187 @@
+/**
+ * Weights that are streamed through an arena of a quarter of the model, on the CPUs of this machine: host memory and
+ * the arena are one memory there, so that what is measured is how well copies and arithmetic overlap.
+ */
+import { statSync } from 'node:fs';
+import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
+import { NativeEngine } from '../../agent/engine/native-engine.ts';
+import { openStreamingEngine } from '../../agent/streaming/open-streaming.ts';
+import { StreamingArena } from '../../agent/streaming/streaming-arena.ts';
+import { loadGgml } from '../../native/ggml.ts';
+import type { EngineOptions, SequenceRequest } from '../../spec/engine-contract.ts';
+import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { copyRound_ms } from './copy-alone.ts';
+import { streamedModels } from './models.ts';
+
+const models = 8;
+/** Of the model: ring and what stays. */
+const arena_share = 0.25;
+const copy_threads = 1;
+const compute_threads = 1;
+/** Sequences that decode together: arithmetic takes longer than copies, and copies longer. */
+const batches = [16, 1] as const;
+const sequences_max = Math.max(...batches);
+const pairs = 12;
+/** Few, so that copies count. */
+const prompt_tokens = 16;
+
+export const streamingBench: Bench = {
+  name: 'streaming',
+  describe:
+    'a model four times the arena that its weights go through: tokens, throughput beside copies and arithmetic alone, first token after a switch between eight models',
+  run,
+};
+
+async function run({ log }: BenchOptions): Promise<BenchResult[]> {
+  const paths = await streamedModels(models, log);
+  const arena_bytes = arena_share * statSync(paths[0]!).size;
+  const arena = new StreamingArena(cpuBackend(loadGgml()), {
+    ring_bytes: arena_bytes,
+    resident_bytes: 0,
+    scratch_bytes: 64 * 2 ** 20,
+    copy_threads,
+  });
+  try {
+    log(`an arena of ${mb(arena_bytes)} MB for models of ${mb(statSync(paths[0]!).size)} MB`);
+    const steps = batches.flatMap((decoding) => throughput(paths[0]!, arena, decoding, log));
+    return [...steps, switches(paths, arena, log)];
+  } finally {
+    await arena.close();
+  }
+}
+
+function engineOptions(model_path: string): EngineOptions {
+  return {
+    model_path,
+    threads: compute_threads,
+    context_tokens: 1024,
+    max_sequences: sequences_max,
+    prefill_chunk_tokens: 256,
+    kv_tokens: 16_384,
+    kv_type: 'f16',
+    batch_invariant: false,
+    kernels: 'ggml',
+  };
+}
+
+/** Steps of sequences that decode, resident and streamed in turns, with copies alone between them. */
+function throughput(
+  path: string,
+  arena: StreamingArena,
+  decoding: number,
+  log: (line: string) => void,
+): BenchResult[] {
+  const resident = new NativeEngine(engineOptions(path), arena.backend);
+  const { engine, executor } = openStreamingEngine(engineOptions(path), arena);
+  const told: number[][] = [[], []];
+  for (const one of [resident, engine])
+    for (let id = 0; id < decoding; id++) one.add(request(id, 8 + id, 900));
+  const step = (one: NativeEngine, tokens: number[]): number => {
+    const began_ms = performance.now();
+    for (const { id, token } of one.step().outputs) if (token) tokens.push(id, token.token);
+    return performance.now() - began_ms;
+  };
+  for (let warm = 0; warm < 4; warm++) {
+    step(resident, told[0]!);
+    step(engine, told[1]!);
+  }
+  const times = { compute: [] as number[], copy: [] as number[], streamed: [] as number[] };
+  for (let pair = 0; pair < pairs; pair++) {
+    times.compute.push(step(resident, told[0]!));
+    times.streamed.push(step(engine, told[1]!));
+    times.copy.push(copyRound_ms(executor.stream, arena));
+  }
+  const { link, waited_ms, streamed_bytes } = executor.statistics;
+  log(
+    `streamed ${mb(streamed_bytes)} MB, waited ${waited_ms.toFixed(0)} ms for them, ${link ? mb(link.bytes_per_s) : '?'} MB/s a thread`,
+  );
+  const [compute_ms, copy_ms, streamed_ms] = [times.compute, times.copy, times.streamed].map(median);
+  log(
+    `medians of ${pairs}: arithmetic alone ${compute_ms!.toFixed(1)} ms, copies alone ${copy_ms!.toFixed(1)} ms, streamed ${streamed_ms!.toFixed(1)} ms`,
+  );
+  const floor_ms = Math.max(compute_ms!, copy_ms!);
+  resident.close();
+  engine.close();
+  const wrong = told[0]!.filter((value, index) => value !== told[1]![index]).length;
+  return [
+    {
+      what: `tokens of ${decoding} that decode which differ from those of the resident model, of ${told[0]!.length / 2}`,
+      unit: 'tokens',
+      ours: wrong,
+      peer: '',
+      theirs: null,
+      ratio: null,
+      bar: '0',
+      holds: wrong === 0 && told[0]!.length === told[1]!.length,
+    },
+    {
+      what: `decode step of ${decoding}, model four times the arena; one thread copies, one computes and helps while it waits`,
+      unit: 'ms',
+      ours: streamed_ms!,
+      peer: copy_ms! > compute_ms! ? 'copies alone' : 'arithmetic alone',
+      theirs: floor_ms,
+      ratio: floor_ms / streamed_ms!,
+      bar: 'ratio ≥ 0.85',
+      holds: floor_ms / streamed_ms! >= 0.85,
+    },
+  ];
+}
+
+/** The first token of a prompt, of a model that streamed before it and of one that did not. */
+function switches(paths: readonly string[], arena: StreamingArena, log: (line: string) => void): BenchResult {
+  const engines = paths.map((path) => openStreamingEngine(engineOptions(path), arena).engine);
+  let id = 1000;
+  const first_ms = (engine: NativeEngine): number => {
+    const began_ms = performance.now();
+    engine.add(request(id, prompt_tokens, 1, id++));
+    while (engine.busy) engine.step();
+    return performance.now() - began_ms;
+  };
+  for (const engine of engines) first_ms(engine);
+  const [same, switched]: [number[], number[]] = [[], []];
+  for (let round = 0; round < 2; round++)
+    for (const engine of engines) {
+      switched.push(first_ms(engine));
+      same.push(first_ms(engine));
+    }
+  for (const engine of engines) engine.close();
+  const [same_ms, switched_ms] = [median(same), median(switched)];
+  log(
+    `first token of ${prompt_tokens}: ${same_ms.toFixed(1)} ms, after a switch ${switched_ms.toFixed(1)} ms`,
+  );
+  return {
+    what: `first token of a prompt of ${prompt_tokens} after a switch among ${paths.length} models`,
+    unit: 'ms',
+    ours: switched_ms,
+    peer: 'a model that streams already',
+    theirs: same_ms,
+    ratio: same_ms / switched_ms,
+    bar: '≤ 1.2 times as long',
+    holds: switched_ms <= 1.2 * same_ms,
+  };
+}
+
+function request(id: number, tokens: number, max_new_tokens: number, seed = id): SequenceRequest {
+  return {
+    id,
+    // No two prompts begin alike, so that none is found in the cache.
+    prompt_tokens: Int32Array.from({ length: tokens }, (_, at) => (seed * 977 + at * 131) % 4096),
+    sampler: { sample: (logits) => ({ token: argmax(logits) }) },
+    max_new_tokens,
+    stop_tokens: new Set(),
+  };
+}
+
+function argmax(row: Float32Array): number {
+  let best = 0;
+  for (let index = 1; index < row.length; index++) if (row[index]! > row[best]!) best = index;
+  return best;
+}
+
+function median(values: readonly number[]): number {
+  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)]!;
+}
+
+function mb(bytes: number): string {
+  return (bytes / 1e6).toFixed(0);
+}

@@ -1,0 +1,242 @@
+import { type ControlMemory, decideGranularity } from '../../solver/granularity/control.ts';
+import {
+  combineArrivals,
+  type LiveLoad,
+  type LivePipeline,
+  liveQuestion,
+} from '../../solver/granularity/live-question.ts';
+import { readDemand } from '../../spec/demand.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ProgressEvent } from '../../spec/events.ts';
+import { type ModelSpec, stageBounds } from '../../spec/model-yaml.ts';
+import { defaultSlo, type PlacementQuestion } from '../../spec/plan.ts';
+import type { Observation } from '../reconcile/observe.ts';
+import type { Operations } from '../runner/operations.ts';
+import type { DeploymentState } from '../state/deployment-state.ts';
+import { changePipeline, pipelineQuestion, planChange } from './change-pipeline.ts';
+import { type SeenPipeline, writeGranularityFile } from './granularity-file.ts';
+import { type HeldPipeline, heldPipelines } from './held-pipelines.ts';
+import { livePipeline } from './live-pipeline.ts';
+
+/** What is known of the models' files and of measured stage times is read again after so long, ms. */
+const question_ms = 60_000;
+/** After a change that was refused: until the next is tried, ms; twice as long each time, up to the second. */
+const retry_ms = 60_000;
+const retry_ms_max = 3_600_000;
+/** A gateway that has written nothing for so long is not asked anything. */
+const silent_ms = 15_000;
+
+/** What is remembered of a pipeline between two looks. */
+interface Watched {
+  memory?: ControlMemory;
+  changing?: { to: number; because: string };
+  last?: SeenPipeline['last'];
+  retry_at_ms: number;
+  refusals: number;
+}
+
+/**
+ * Gives pipelines as many stages as their load asks for, between the bounds of model.yaml: looks at arrivals as
+ * gateways measure them, lets `solver/granularity` decide, and has the coordinator's agent change the pipeline while
+ * it answers. A change takes its time and holds up nobody: one at a time for each pipeline, beside the rounds of the
+ * keeper.
+ */
+export class GranularityKeeper {
+  readonly #operations: Operations;
+  readonly #emit: (event: ProgressEvent) => void;
+  readonly #watched = new Map<string, Watched>();
+  readonly #questions = new Map<
+    string,
+    { generation: number; read_ms: number; question: PlacementQuestion }
+  >();
+  readonly #lives = new WeakMap<PlacementQuestion, Map<string, LivePipeline | undefined>>();
+  readonly #seen = new Map<string, SeenPipeline>();
+  readonly #changes = new Set<Promise<void>>();
+  #written = '';
+
+  constructor(operations: Operations, emit: (event: ProgressEvent) => void) {
+    this.#operations = { ...operations, emit: () => {} };
+    this.#emit = emit;
+  }
+
+  /** Decides for the pipelines of one deployment, and begins what is to be changed. */
+  async look(state: DeploymentState, observation: Observation): Promise<void> {
+    const models = state.spec.models.filter((model) => {
+      const { stages_min, stages_max } = stageBounds(model);
+      return stages_min < stages_max;
+    });
+    if (models.length === 0) return;
+    const held = heldPipelines(state, observation);
+    this.#forgetOthers(state.name, held);
+    if (held.length === 0) return;
+    const question = await this.#questionOf(state);
+    for (const model of models) {
+      const own = held.filter(({ unit }) => unit.model.name === model.name);
+      for (const pipeline of own) this.#lookAt(state, model, pipeline, own.length, question);
+    }
+    this.#write();
+  }
+
+  /** Waits until no change is under way. */
+  async settled(): Promise<void> {
+    await Promise.all(this.#changes);
+  }
+
+  #lookAt(
+    state: DeploymentState,
+    model: ModelSpec,
+    pipeline: HeldPipeline,
+    replicas: number,
+    question: PlacementQuestion,
+  ): void {
+    const { now_ms } = this.#operations;
+    const now = now_ms();
+    const key = `${state.name} ${pipeline.unit.unit}`;
+    const watched = this.#watched.get(key) ?? { retry_at_ms: 0, refusals: 0 };
+    this.#watched.set(key, watched);
+    const live = this.#liveOf(pipeline, model, question);
+    const load = this.#loadOf(model, replicas, watched.changing !== undefined);
+    if (load === undefined || live === undefined) return;
+    const asked = liveQuestion(now, live, load, watched.memory);
+    const decision = decideGranularity(asked);
+    watched.memory = decision.memory;
+    const { stages } = decision.fleet;
+    let { because } = decision;
+    if (watched.changing !== undefined) because = watched.changing.because;
+    else if (decision.action !== 'keep' && now < watched.retry_at_ms)
+      because = `${because}; the last change was refused, the next is tried in ${Math.ceil((watched.retry_at_ms - now) / 1000)} s`;
+    else if (decision.action !== 'keep') this.#begin(state, pipeline, stages, because, question, watched);
+    const { stages_min, stages_max } = stageBounds(model);
+    const seen: SeenPipeline = {
+      deployment: state.name,
+      unit: pipeline.unit.unit,
+      model: model.name,
+      stages: pipeline.stages.length,
+      stages_min,
+      stages_max,
+      looked_ms: now,
+      rate_per_s: asked.arrivals.rate_per_s,
+      cv: asked.arrivals.cv,
+      gradient_per_s2: asked.arrivals.gradient_per_s2,
+      waiting: asked.waiting_requests,
+      because,
+    };
+    if (watched.changing !== undefined) seen.changing_to = watched.changing.to;
+    if (watched.last !== undefined) seen.last = watched.last;
+    this.#seen.set(key, seen);
+  }
+
+  #begin(
+    state: DeploymentState,
+    pipeline: HeldPipeline,
+    to: number,
+    because: string,
+    question: PlacementQuestion,
+    watched: Watched,
+  ): void {
+    watched.changing = { to, because };
+    const from = pipeline.stages.length;
+    const change = this.#change(state, pipeline, to, because, question, watched).finally(() => {
+      watched.last = { at_ms: this.#operations.now_ms(), from, to, because, ...watched.last };
+      delete watched.changing;
+      this.#changes.delete(change);
+    });
+    delete watched.last;
+    this.#changes.add(change);
+  }
+
+  /** What goes wrong is said, and tried again later: the pipeline serves as it was. */
+  async #change(
+    state: DeploymentState,
+    pipeline: HeldPipeline,
+    to: number,
+    because: string,
+    question: PlacementQuestion,
+    watched: Watched,
+  ): Promise<void> {
+    const { unit } = pipeline.unit;
+    const from = pipeline.stages.length;
+    const at_ms = this.#operations.now_ms();
+    try {
+      const { pause_ms, duration_ms } = await changePipeline(
+        this.#operations,
+        planChange(pipeline, to, question),
+      );
+      watched.refusals = 0;
+      // What is measured is of other stages from now on.
+      this.#questions.delete(state.name);
+      const event = { deployment: state.name, unit, from, to, because, pause_ms, duration_ms };
+      this.#emit({ at_ms, kind: 'refactored', ...event });
+    } catch (thrown) {
+      if (this.#operations.signal.aborted) return;
+      const error = HpcserveError.from(thrown);
+      const refused = `${[error.message, ...error.because].join(': ')} [${error.code}]`;
+      watched.last = { at_ms, from, to, because, refused };
+      watched.retry_at_ms =
+        this.#operations.now_ms() + Math.min(retry_ms_max, retry_ms * 2 ** watched.refusals);
+      watched.refusals++;
+      const message = `${unit} of ${state.name} keeps its ${from} stages (${to} are better: ${because}): ${refused}`;
+      this.#emit({ at_ms, kind: 'warning', message });
+    }
+  }
+
+  /** Cuts are worked out once for each question and number of stages. */
+  #liveOf(pipeline: HeldPipeline, model: ModelSpec, question: PlacementQuestion): LivePipeline | undefined {
+    const known = this.#lives.get(question) ?? new Map<string, LivePipeline | undefined>();
+    this.#lives.set(question, known);
+    const key = `${pipeline.unit.unit} ${pipeline.stages.length}`;
+    if (!known.has(key)) known.set(key, livePipeline(pipeline, model, question));
+    return known.get(key);
+  }
+
+  /** Undefined where no gateway has said anything of the model lately. */
+  #loadOf(model: ModelSpec, replicas: number, changing: boolean): LiveLoad | undefined {
+    const { store, now_ms } = this.#operations;
+    const names = new Set([model.name, ...model.aliases]);
+    const demands = [...readDemand(store.layout.root).values()]
+      .filter(({ measured_ms }) => now_ms() - measured_ms < silent_ms)
+      .flatMap(({ models }) => models.filter((each) => names.has(each.model)));
+    const arrivals = combineArrivals(demands.flatMap((each) => each.arrivals ?? []));
+    if (arrivals === undefined) return undefined;
+    return {
+      arrivals,
+      in_flight: demands.reduce((sum, { in_flight }) => sum + in_flight, 0),
+      replicas,
+      deadline_s: (model.slo.ttft_ms ?? defaultSlo.ttft_ms) / 1000,
+      changing,
+    };
+  }
+
+  /** Files are not looked into with every round. */
+  async #questionOf(state: DeploymentState): Promise<PlacementQuestion> {
+    const now = this.#operations.now_ms();
+    const known = this.#questions.get(state.name);
+    if (known && known.generation === state.generation && now - known.read_ms < question_ms)
+      return known.question;
+    const question = await pipelineQuestion(this.#operations, state);
+    this.#questions.set(state.name, { generation: state.generation, read_ms: now, question });
+    return question;
+  }
+
+  /** A pipeline that is gone, or was started again, begins anew. */
+  #forgetOthers(deployment: string, held: readonly HeldPipeline[]): void {
+    const units = new Set(held.map(({ unit }) => `${deployment} ${unit.unit}`));
+    for (const key of this.#watched.keys()) {
+      if (!key.startsWith(`${deployment} `) || units.has(key)) continue;
+      if (this.#watched.get(key)?.changing !== undefined) continue;
+      this.#watched.delete(key);
+      this.#seen.delete(key);
+    }
+  }
+
+  /** Written where what is said has changed; the times of looks alone are no news. */
+  #write(): void {
+    const pipelines = [...this.#seen.values()];
+    const news = JSON.stringify(
+      pipelines.map(({ stages, because, changing_to, last }) => [stages, because, changing_to, last]),
+    );
+    if (news === this.#written) return;
+    this.#written = news;
+    writeGranularityFile(this.#operations.store.layout, pipelines);
+  }
+}

@@ -1,0 +1,100 @@
+/** Pipelines of the native engine that serve: where their stages are, and which devices they may use besides. */
+import { devicesForStages, type StageDevice } from '../../solver/placement/stage-layout.ts';
+import type { StageCut } from '../../solver/placement/stage-plan.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import type { RefactorStage } from '../../spec/refactor.ts';
+import type { LaunchObservation, Observation } from '../reconcile/observe.ts';
+import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
+
+/** As an agent takes it: see `RefactorStage`. */
+export interface DevicePlace {
+  device: string;
+  node: string;
+}
+
+export interface HeldPipeline {
+  launch_id: string;
+  unit: UnitSpec;
+  node_kind: string;
+  /** Of its coordinator. */
+  session_id: string;
+  /** In the order of computation. */
+  stages: readonly StageCut[];
+  /** Those of its stages in their order, then the others that its job has for it. */
+  devices: readonly StageDevice<DevicePlace>[];
+}
+
+/** Of pipelines that serve now; others cannot be told anything. */
+export function heldPipelines(state: DeploymentState, { launches }: Observation): HeldPipeline[] {
+  return wantedLaunches(state).flatMap(({ launch_id, planned }) => {
+    const seen = launches.get(launch_id);
+    return planned.units.flatMap((unit): HeldPipeline[] => {
+      if (!unit.stages || !seen) return [];
+      const held = heldBy(unit, seen);
+      return held ? [{ launch_id, unit, node_kind: planned.node_kind, ...held }] : [];
+    });
+  });
+}
+
+function heldBy(
+  unit: UnitSpec,
+  { units, agents }: LaunchObservation,
+): Pick<HeldPipeline, 'session_id' | 'stages' | 'devices'> | undefined {
+  const status = units.find((each) => each.unit === unit.unit);
+  if (status?.state !== 'serving' || !status.stages) return undefined;
+  const session = agents
+    .flatMap(({ sessions }) => sessions)
+    .find((each) => each.units?.includes(unit.unit) && each.session_id !== '');
+  const stages = [...status.stages].sort((a, b) => a.stage - b.stage);
+  if (!session || stages.some(({ stage, device }, index) => stage !== index || device === undefined))
+    return undefined;
+  const used = stages.map(
+    ({ device, node, begin, end }): StageDevice<DevicePlace> => ({
+      device: { device: device!, node },
+      held: { begin, end },
+    }),
+  );
+  const isUsed = (place: DevicePlace): boolean =>
+    used.some(({ device }) => device.device === place.device && device.node === place.node);
+  return {
+    session_id: session.session_id,
+    stages: stages.map(({ begin, end }) => ({ begin, end })),
+    devices: [
+      ...used,
+      ...placesOf(unit, agents)
+        .filter((place) => !isUsed(place))
+        .map((device) => ({ device })),
+    ],
+  };
+}
+
+/** Devices that the job has for a unit on its nodes, as far as agents speak of them. */
+function placesOf(unit: UnitSpec, agents: readonly AgentState[]): DevicePlace[] {
+  const { device_kind, node_index, nodes = 1, first_device, device_count } = unit;
+  return agents
+    .filter((agent) => agent.node_index >= node_index && agent.node_index < node_index + nodes)
+    .flatMap(({ node, devices }) => {
+      const there = devices.filter(({ kind }) => kind === device_kind).length;
+      const last = Math.min(there, first_device + device_count);
+      return Array.from({ length: Math.max(0, last - first_device) }, (_, at) => ({
+        device: `${device_kind} ${first_device + at}`,
+        node,
+      }));
+    });
+}
+
+/** The stages of another cut on the devices of a pipeline; undefined where they are too few. */
+export function refactorStages(
+  { devices }: Pick<HeldPipeline, 'devices'>,
+  cuts: readonly StageCut[],
+): RefactorStage[] | undefined {
+  const layout = devicesForStages(cuts, devices);
+  return layout?.map(({ device, node }, stage) => {
+    const { begin, end } = cuts[stage]!;
+    // Attention of layer l is operator 1 + 2l; the embedding goes with the first stage, the head with the last.
+    const first_block = stage === 0 ? 0 : (begin - 1) / 2;
+    const next_block = stage + 1 < cuts.length ? (end - 1) / 2 : (end - 2) / 2;
+    return { device, node, first_block, blocks: next_block - first_block };
+  });
+}

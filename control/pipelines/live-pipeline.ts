@@ -1,0 +1,64 @@
+/**
+ * How fast a pipeline that serves would be with each number of stages that it may have: predicted, from its model's
+ * files.
+ */
+import type { LivePipeline } from '../../solver/granularity/live-question.ts';
+import { stagesOnKind } from '../../solver/placement/kind-stages.ts';
+import { load_bytes_per_s } from '../../solver/placement/stage-plan.ts';
+import { concurrencyOf } from '../../spec/launch.ts';
+import { type ModelSpec, stageBounds, stageCounts } from '../../spec/model-yaml.ts';
+import { assumedWorkload, type PlacementQuestion } from '../../spec/plan.ts';
+import { kindStagesOf } from './change-pipeline.ts';
+import type { HeldPipeline } from './held-pipelines.ts';
+
+/** One hop between stages: a frame through both workers' threads, by sockets. */
+const hop_s = 0.0002;
+/** A chunk of a prompt where model.yaml does not say: what the native engine takes. */
+const chunk_tokens_default = 512;
+
+/**
+ * A request is a pass for each token of its answer and one for each chunk of its prompt. These differ: a batch of
+ * tokens that are decoded reads the weights of a stage, whose share of all falls as stages do, together with the
+ * share of the sequences in it; a chunk computes, and twice the stages take half the time each. So finer pipelines
+ * carry more where prompts are long. `stage_s` is what a pass takes on average of both.
+ * @returns undefined where its number of stages cannot be planned, such as where its files are gone
+ */
+export function livePipeline(
+  pipeline: HeldPipeline,
+  model: ModelSpec,
+  question: PlacementQuestion,
+): LivePipeline | undefined {
+  const of = kindStagesOf(pipeline, question);
+  if (!of) return undefined;
+  const stages = pipeline.stages.length;
+  const { input_tokens, output_tokens } = of.model.workload ?? assumedWorkload;
+  const chunk_tokens = model.prefill_chunk_tokens ?? chunk_tokens_default;
+  const chunks = Math.ceil(input_tokens / chunk_tokens);
+  const passes_per_request = Math.max(1, output_tokens) + chunks;
+  const batch_max = concurrencyOf(pipeline.unit);
+  const counts = [...new Set([...stageCounts(stageBounds(model)), stages])].sort((a, b) => a - b);
+  const found = counts.flatMap((count) => {
+    if (count > pipeline.devices.length) return [];
+    const plan = stagesOnKind(of, count, question.settings);
+    const rows = Math.min(input_tokens, chunk_tokens);
+    const prompts = stagesOnKind({ ...of, rows }, count, question.settings);
+    if (!plan.feasible || !prompts.feasible) return [];
+    const batch = batch_max / count;
+    const request_s =
+      (Math.max(1, output_tokens) * plan.partition.slowest_s) / batch + chunks * prompts.partition.slowest_s;
+    return [{ count, plan, stage_s: (batch * request_s) / passes_per_request }];
+  });
+  if (!found.some(({ count }) => count === stages)) return undefined;
+  return {
+    stages,
+    granularities: found.map(({ count, stage_s }) => ({
+      stages: count,
+      batch_max,
+      stage_s,
+      hops_s: count * hop_s,
+    })),
+    stage_bytes: found.map(({ plan }) => Math.max(...plan.shares.map(({ weight_bytes }) => weight_bytes))),
+    load_bytes_per_s,
+    passes_per_request,
+  };
+}

@@ -1,0 +1,55 @@
+/** What an API beside OpenAI's chat completions is to the gateway. */
+import type { OpenAiError } from '../../spec/wire.ts';
+import type { Endpoint } from '../relay/endpoints.ts';
+import type { AnswerPart, Members } from './chat-form.ts';
+
+/** A request of a dialect, as replicas understand it, and how what they say is told in the dialect. */
+export interface TranslatedRequest {
+  endpoint: Endpoint;
+  /** The body for a replica. */
+  body: Members;
+  answer: DialectAnswer;
+}
+
+/** What began an answer, as the replica named it. */
+export interface AnswerHead {
+  model: string;
+  /** Unix s. */
+  created_s: number;
+}
+
+/**
+ * One answer in a dialect. It is told all parts in their order, and keeps what the end needs. Each call returns what a
+ * stream says then, which for an answer that comes whole is not sent.
+ */
+export interface DialectAnswer {
+  /** `content-type` of a stream. */
+  readonly stream_type: string;
+  /** What a stream may say that no client takes for an answer; absent: nothing. */
+  readonly comment?: (text: string) => string;
+  begin(head: AnswerHead): string;
+  take(part: AnswerPart): string;
+  /** Behind the last part. */
+  end(): string;
+  /** Instead of the end. */
+  fail(error: OpenAiError['error']): string;
+  /** The answer as an object, behind its end. */
+  whole(): Members;
+  /** An answer of the replica that is no chat: embeddings, counts of tokens. Absent: all are. */
+  readonly translate?: (answer: Members) => Members;
+}
+
+export interface Dialect {
+  path: string;
+  /** @throws E_REQUEST_INVALID: what of the request cannot be said to a replica, by name */
+  read(body: Members): TranslatedRequest;
+  /** The body of a refusal. */
+  refusal(error: OpenAiError['error'], status: number, request_id: string): Members;
+  /** Whether an engine has the API itself: then its own answers pass. */
+  isSpokenBy?(engine: string | undefined): boolean;
+}
+
+/** An event of a stream of server-sent events, with its type. */
+export function typedEvent(type: string, data: Members): string {
+  return `event: ${type}\ndata: ${JSON.stringify({ type, ...data })}\n\n`;
+}

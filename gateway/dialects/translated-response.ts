@@ -1,0 +1,193 @@
+import type { ServerResponse } from 'node:http';
+import type { OpenAiError } from '../../spec/wire.ts';
+import type { ClientResponse } from '../relay/client-response.ts';
+import { EventSplitter } from '../relay/sse-events.ts';
+import { isMembers, type Members, partsOf } from './chat-form.ts';
+import type { Dialect, DialectAnswer } from './dialect.ts';
+
+/** One event of a model, with all log-probabilities, is some ten thousand bytes. */
+const event_bytes_max = 8 * 1024 * 1024;
+
+/** What the relay sends at last is held here until it is whole: then it is said in the dialect. */
+type Form = 'stream' | 'whole' | 'refusal';
+
+/**
+ * The response of a client that speaks a dialect, as the relay sees it: it takes the answer of a chat, and what goes to
+ * the client is that answer in the dialect. The relay knows of no dialect.
+ */
+export class TranslatedResponse implements ClientResponse {
+  readonly #client: ServerResponse;
+  readonly #dialect: Dialect;
+  readonly #request_id: string;
+  readonly #splitter: EventSplitter;
+  /** From when the request is understood; before that it can only be refused. */
+  #answer: DialectAnswer | undefined;
+  #form: Form | undefined;
+  #status = 0;
+  readonly #pairs: string[] = [];
+  readonly #held: Buffer[] = [];
+  /** Bytes that the answer has in all, where that was said. */
+  #length = Number.POSITIVE_INFINITY;
+  #held_bytes = 0;
+  #sent = false;
+  /** Of a stream, for the client: written once a chunk. */
+  #out = '';
+  #begun = false;
+  #failed = false;
+
+  constructor(client: ServerResponse, dialect: Dialect, request_id: string) {
+    this.#client = client;
+    this.#dialect = dialect;
+    this.#request_id = request_id;
+    this.#splitter = new EventSplitter(
+      (bytes, start, end) => this.#event(bytes, start, end),
+      event_bytes_max,
+    );
+  }
+
+  /** The request was understood: what comes now is told by this. */
+  answerBy(answer: DialectAnswer): void {
+    this.#answer = answer;
+  }
+
+  get headersSent(): boolean {
+    return this.#form !== undefined;
+  }
+
+  get destroyed(): boolean {
+    return this.#client.destroyed;
+  }
+
+  writeHead(status: number, pairs: readonly string[]): void {
+    this.#status = status;
+    this.#form = status >= 400 ? 'refusal' : 'whole';
+    for (let at = 0; at < pairs.length; at += 2) {
+      const [name, value] = [pairs[at]!.toLowerCase(), pairs[at + 1]!];
+      if (name === 'content-type') {
+        if (value.startsWith('text/event-stream') && status < 400) this.#form = 'stream';
+      } else if (name === 'content-length') this.#length = Number(value);
+      else this.#pairs.push(name, value);
+    }
+    if (this.#form === 'stream')
+      this.#client.writeHead(status, ['content-type', this.#answer!.stream_type, ...this.#pairs]);
+  }
+
+  write(chunk: Buffer | string): boolean {
+    const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : chunk;
+    if (this.#form === 'stream') return this.#push(bytes);
+    // The relay's buffers are its own again after the call.
+    this.#hold(Buffer.from(bytes));
+    return true;
+  }
+
+  end(chunk?: Buffer | string, encoding?: BufferEncoding): void {
+    const bytes = typeof chunk === 'string' ? Buffer.from(chunk, encoding) : chunk;
+    if (this.#form === 'stream') {
+      if (bytes) this.#push(bytes);
+      this.#client.end(this.#failed ? '' : this.#answer!.end());
+      return;
+    }
+    if (bytes) this.#hold(bytes);
+    this.#send();
+    this.#client.end();
+  }
+
+  destroy(): void {
+    this.#client.destroy();
+  }
+
+  on(event: 'close', listener: () => void): void {
+    this.#client.on(event, listener);
+  }
+
+  once(event: 'drain' | 'close', listener: () => void): void {
+    this.#client.once(event, listener);
+  }
+
+  off(event: 'close', listener: () => void): void {
+    this.#client.off(event, listener);
+  }
+
+  /** What is all there goes at once, though its connection may be held open for a while. */
+  #hold(bytes: Buffer): void {
+    this.#held.push(bytes);
+    this.#held_bytes += bytes.length;
+    if (this.#held_bytes >= this.#length) this.#send();
+  }
+
+  #send(): void {
+    if (this.#sent) return;
+    this.#sent = true;
+    const answer = objectIn(Buffer.concat(this.#held).toString());
+    const whole = answer && this.#form === 'whole' ? this.#whole(answer) : undefined;
+    const status = whole || this.#form === 'refusal' ? this.#status : 502;
+    const said = whole ?? this.#dialect.refusal(errorOf(answer ?? {}), status, this.#request_id);
+    const body = Buffer.from(JSON.stringify(said));
+    const own = ['content-type', 'application/json', 'content-length', String(body.length)];
+    this.#client.writeHead(status, [...own, ...this.#pairs]);
+    this.#client.write(body);
+  }
+
+  #whole(answer: Members): Members {
+    const told = this.#answer!;
+    if (told.translate) return told.translate(answer);
+    this.#begin(answer);
+    for (const part of partsOf(answer)) told.take(part);
+    told.end();
+    return told.whole();
+  }
+
+  #push(bytes: Buffer): boolean {
+    if (this.#splitter.push(bytes) === false)
+      throw new Error(`an event of the stream is larger than ${event_bytes_max} bytes`);
+    const text = this.#out;
+    this.#out = '';
+    return text === '' ? !this.#client.writableNeedDrain : this.#client.write(text);
+  }
+
+  #event(bytes: Buffer, start: number, end: number): void {
+    const text = bytes.toString('utf8', start, end).trim();
+    if (text.startsWith(':')) {
+      this.#out += this.#answer!.comment?.(text.slice(1).trim()) ?? '';
+      return;
+    }
+    const data = text.replace(/^data: ?/, '');
+    if (data === '[DONE]' || this.#failed) return;
+    const chunk = objectIn(data);
+    if (!chunk || isMembers(chunk.error)) {
+      this.#failed = true;
+      this.#out += this.#answer!.fail(errorOf(chunk ?? {}));
+      return;
+    }
+    this.#out += this.#begin(chunk);
+    for (const part of partsOf(chunk)) this.#out += this.#answer!.take(part);
+  }
+
+  #begin({ model, created }: Members): string {
+    if (this.#begun) return '';
+    this.#begun = true;
+    const created_s = typeof created === 'number' ? created : Math.floor(Date.now() / 1000);
+    return this.#answer!.begin({ model: String(model), created_s });
+  }
+}
+
+/** Undefined for what is no object of JSON: no engine that speaks OpenAI's API answers so. */
+function objectIn(text: string): Members | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    return isMembers(value) ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function errorOf({ error, message }: Members): OpenAiError['error'] {
+  const said = isMembers(error) ? error : {};
+  const text = (value: unknown): string | null => (typeof value === 'string' ? value : null);
+  return {
+    message: text(said.message) ?? text(message) ?? 'the engine gave an answer that could not be read',
+    type: text(said.type) ?? 'server_error',
+    param: text(said.param),
+    code: text(said.code) ?? (typeof said.code === 'number' ? String(said.code) : null),
+  };
+}

@@ -1,0 +1,13 @@
+/** Where an answer goes: Node's own response, or one that tells it in another API. */
+export interface ClientResponse {
+  readonly headersSent: boolean;
+  readonly destroyed: boolean;
+  writeHead(status: number, pairs: string[]): unknown;
+  write(bytes: Buffer | string): boolean;
+  end(bytes?: Buffer | string): unknown;
+  end(text: string, encoding: BufferEncoding): unknown;
+  destroy(): unknown;
+  on(event: 'close', listener: () => void): unknown;
+  once(event: 'close' | 'drain', listener: () => void): unknown;
+  off(event: 'close', listener: () => void): unknown;
+}

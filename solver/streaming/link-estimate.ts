@@ -1,0 +1,47 @@
+/**
+ * What of the link a slice gets now, from what its transfers took. Neighbours come and go, so an estimate follows:
+ * downwards at once, because promises are broken by being late, upwards with patience.
+ */
+
+export interface LinkEstimate {
+  bytes_per_s: number;
+  /** What the device said of itself, or what it reached when it was tried alone. */
+  announced_bytes_per_s: number;
+  /** Transfers that were measured. */
+  samples: number;
+}
+
+/**
+ * Weight of a transfer that was slower than the estimate. Lower: a neighbour is noticed later; higher: noise is, too.
+ */
+const slower_weight = 0.5;
+/** Weight of a faster one. Lower: what a neighbour leaves is used later; higher: estimates swing. */
+const faster_weight = 0.1;
+/** Transfers shorter than this say more of latency than of the link. */
+const sample_bytes_min = 2 ** 20;
+/** Below this share of what was announced a link is called slow. */
+const slow_share = 0.5;
+const slow_samples_min = 8;
+
+export function newLinkEstimate(announced_bytes_per_s: number): LinkEstimate {
+  return { bytes_per_s: announced_bytes_per_s, announced_bytes_per_s, samples: 0 };
+}
+
+/** The estimate after a transfer during which the link was what limited; others say nothing of it. */
+export function observeTransfer(estimate: LinkEstimate, bytes: number, seconds: number): LinkEstimate {
+  if (bytes < sample_bytes_min || !(seconds > 0)) return estimate;
+  const measured = bytes / seconds;
+  const weight = measured < estimate.bytes_per_s ? slower_weight : faster_weight;
+  return {
+    ...estimate,
+    bytes_per_s: estimate.bytes_per_s + weight * (measured - estimate.bytes_per_s),
+    samples: estimate.samples + 1,
+  };
+}
+
+/** Why streaming is slower than was planned for; undefined where it is not. */
+export function whySlow({ bytes_per_s, announced_bytes_per_s, samples }: LinkEstimate): string | undefined {
+  if (samples < slow_samples_min || bytes_per_s >= slow_share * announced_bytes_per_s) return undefined;
+  const gb = (value: number): string => `${(value / 1e9).toFixed(1)} GB/s`;
+  return `the link gives ${gb(bytes_per_s)} of the ${gb(announced_bytes_per_s)} that it was said to have`;
+}

@@ -1,0 +1,20 @@
+import { expect, test } from 'vitest';
+import { areNews, stageTimes } from '../../../agent/node/stage-times.ts';
+import type { ModelLoad } from '../../../spec/agent-state.ts';
+
+const loads = (...computed_us: number[]): ModelLoad[] => {
+  const stages = computed_us.map((us, index) => ({ begin: 5 * index, end: 5 * index + 5, computed_us: us }));
+  return [(stages.length > 0 ? { name: 'm', stages } : { name: 'm' }) as ModelLoad];
+};
+
+test('what stages take is told first, and again when a stage takes a quarter more or less', () => {
+  expect(stageTimes(loads())).toBeUndefined();
+  expect(areNews(undefined, stageTimes(loads()))).toBe(false);
+  const told = stageTimes(loads(1000, 2000));
+  expect(areNews(undefined, told)).toBe(true);
+  expect(areNews(told, stageTimes(loads(1100, 2400)))).toBe(false);
+  expect(areNews(told, stageTimes(loads(1000, 2600)))).toBe(true);
+  expect(areNews(told, stageTimes(loads(1000, 1400)))).toBe(true);
+  // Cut anew.
+  expect(areNews(told, stageTimes(loads(1000, 1000, 1000)))).toBe(true);
+});

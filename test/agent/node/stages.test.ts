@@ -1,0 +1,99 @@
+/** Stages of a unit under real node agents: on the devices of one node, and on those of two. */
+import { expect, test } from 'vitest';
+import type { UnitSpec } from '../../../spec/launch.ts';
+import type { SessionRecord } from '../../../spec/session-record.ts';
+import { eventually } from '../../mesh/support.ts';
+import { model } from '../engine/support.ts';
+import { type RunningAgent, Site, unitOf } from '../support.ts';
+
+async function cutUnit(more: Partial<UnitSpec>): Promise<UnitSpec> {
+  const path = await model('tiny-llama', 'Q8_0');
+  return unitOf(
+    { name: 'm', source: path, engine: 'native', batch_invariant: true },
+    { engine: 'native', model_path: path, device_kind: 'gpu', pipeline: 2, threads: 2, ...more },
+  );
+}
+
+const stages = [
+  { begin: 0, end: 3 },
+  { begin: 3, end: 6 },
+];
+const emulated = { emulated: 'cpu', device_model: 'A100', device_memory_bytes: 2 ** 30 } as const;
+
+async function answer(site: Site, record: SessionRecord): Promise<string> {
+  const { statusCode, body } = await site.pool(record).request({
+    method: 'POST',
+    path: '/v1/completions',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'm', prompt: 'Cut', max_tokens: 12, temperature: 0, ignore_eos: true }),
+  });
+  const text = await body.text();
+  expect(statusCode, text).toBe(200);
+  return JSON.parse(text).choices[0].text;
+}
+
+async function whole(): Promise<string> {
+  await using site = await Site.open();
+  await site.start([await cutUnit({ pipeline: 1, device_count: 1 })], emulated);
+  return await answer(site, await site.serving('m'));
+}
+
+const pidOfStage = async (agent: RunningAgent, stage: number, not = 0): Promise<number> => {
+  const state = await agent.stateWhere(
+    ({ sessions }) =>
+      sessions.some(
+        (each) =>
+          each.pid !== undefined && each.pid !== not && each.stages?.some((held) => held.stage === stage),
+      ),
+    `stage ${stage} to run`,
+  );
+  return state.sessions.find(({ stages: held }) => held?.some((each) => each.stage === stage))!.pid!;
+};
+
+test('a unit in two stages is served by its first one; a stage that is killed comes back', async () => {
+  await using site = await Site.open();
+  const expected = await whole();
+  const agent = await site.start([await cutUnit({ device_count: 2, stages })], emulated);
+  const record = await site.serving('m');
+  expect(await answer(site, record)).toBe(expected);
+  const state = await agent.stateWhere(({ phase }) => phase === 'serving', 'serving');
+  expect(
+    state.sessions.flatMap(({ stages: held = [] }) => held.map(({ begin, end }) => [begin, end])),
+  ).toEqual([
+    [0, 3],
+    [3, 6],
+  ]);
+  // Gateways see one replica.
+  const models = site.registry.snapshot().filter(({ lifecycle }) => lifecycle !== 'LEFT');
+  expect(models.flatMap(({ metadata }) => metadata.models)).toHaveLength(1);
+  const pid = await pidOfStage(agent, 1);
+  process.kill(pid, 'SIGKILL');
+  await pidOfStage(agent, 1, pid);
+  const again = await eventually(async () => {
+    const now = await site.serving('m');
+    return (await answer(site, now).catch(() => undefined)) ?? undefined;
+  }, 'an answer after the stage came back');
+  expect(again).toBe(expected);
+});
+
+test('stages on two nodes of a job talk through their agents', async () => {
+  await using site = await Site.open();
+  const expected = await whole();
+  const first = await site.start([await cutUnit({ device_count: 1, nodes: 2, stages })], {
+    ...emulated,
+    node_count: 2,
+  });
+  const second = first.onNode(1);
+  try {
+    expect(await answer(site, await site.serving('m'))).toBe(expected);
+    // Its node is lost: streams end, and it is served again once the node is back.
+    await second.kill();
+    const down = await eventually(async () => {
+      const state = await first.state();
+      return state?.sessions.some(({ models }) => models[0]?.state === 'loading') ? state : undefined;
+    }, 'the pipeline to be noticed as broken');
+    expect(down.phase).toBe('loading');
+  } finally {
+    await second.kill();
+  }
+});

@@ -1,0 +1,78 @@
+/** Device workers change the stages of a model while requests run; some of them are killed meanwhile. */
+import { afterEach, expect, test } from 'vitest';
+import { eightLayers, layersOn, WorkerPipelines } from './worker-pipelines.ts';
+
+const open: WorkerPipelines[] = [];
+afterEach(async () => {
+  for (const pipelines of open.splice(0)) await pipelines.close();
+});
+
+async function start(devices: string, step_ms_min: number): Promise<WorkerPipelines> {
+  const pipelines = new WorkerPipelines(await eightLayers(), step_ms_min);
+  open.push(pipelines);
+  await pipelines.start(devices);
+  return pipelines;
+}
+
+const requests = Array.from({ length: 8 }, (_, index) => ({
+  prompt: `${index}: what becomes of a pipeline of ${index + 1} stages ${'and more '.repeat(5 * index)}`,
+  max_tokens: 150,
+  temperature: 0,
+  ignore_eos: true,
+}));
+
+/** Texts of the answers, all of which end well. */
+async function ask(pipelines: WorkerPipelines): Promise<string[]> {
+  const { coordinator } = pipelines;
+  const answers = await Promise.all(
+    requests.map((request) => coordinator.post('/v1/completions', { model: 'm', ...request })),
+  );
+  return answers.map(({ status, text }) => {
+    expect(status, text).toBe(200);
+    return JSON.parse(text).choices[0].text;
+  });
+}
+
+const one = layersOn('a', 8);
+const two = layersOn('ab', 4, 4);
+const four = layersOn('acbd', 2, 2, 2, 2);
+const moved = layersOn('ac', 3, 5);
+
+test('1, 2, 4, 2, 1 stages under 8 running requests', { timeout: 240_000 }, async () => {
+  const pipelines = await start('abcd', 10);
+  await pipelines.open(one);
+  const expected = await ask(pipelines);
+  const asked = ask(pipelines);
+  await pipelines.coordinator.report('m', ({ running }) => running === requests.length);
+  for (const to of [two, four, two, one]) {
+    const { report, error } = await pipelines.refactor(to);
+    expect(error).toBeUndefined();
+    expect(report!.outcome).toMatchObject({ kind: 'refactored', incomplete: [] });
+    expect(report!.bytes_moved).toBeGreaterThan(0);
+  }
+  expect(pipelines.coordinator.lines.filter(({ level }) => Number(level) >= 50)).toEqual([]);
+  expect(await asked).toEqual(expected);
+});
+
+test('a worker that is killed while rows are copied to it, and one whose rows have come across', {
+  timeout: 240_000,
+}, async () => {
+  const pipelines = await start('abc', 20);
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  const asked = ask(pipelines);
+  await pipelines.coordinator.report('m', ({ running }) => running === requests.length);
+  const first = pipelines.begin(moved);
+  await pipelines.workers
+    .get('c')!
+    .logged(({ msg }) => msg === 'asked to prepare a stage of a layout to come', 1);
+  pipelines.workers.get('c')!.process.kill('SIGKILL');
+  pipelines.coordinator.send({ type: 'cancel_refactoring', name: 'm', because: 'the worker of c is gone' });
+  expect((await pipelines.ended(first, moved)).report!.outcome.kind).toBe('kept');
+  await pipelines.start('c');
+  const second = await pipelines.refactor(moved);
+  expect(second.report!.outcome.kind).toBe('refactored');
+  // After the cut nothing of it is needed.
+  pipelines.workers.get('b')!.process.kill('SIGKILL');
+  expect(await asked).toEqual(expected);
+});

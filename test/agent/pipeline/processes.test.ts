@@ -1,0 +1,141 @@
+/** Stages in processes of their own: real device workers, a ring of sockets, and the loss of one of them. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, expect, test } from 'vitest';
+import { openModelFile } from '../../../agent/engine/model-file.ts';
+import { enumerateOperators } from '../../../agent/engine/operators.ts';
+import { WorkerHarness } from '../device-worker/support.ts';
+import { model } from '../engine/support.ts';
+
+const open: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const close of open.splice(0).reverse()) await close();
+});
+
+interface Pipeline {
+  workers: WorkerHarness[];
+  /** Starts the worker of a stage, anew where there was one. */
+  start(stage: number): Promise<void>;
+  /** The model's name, served by the first worker. */
+  name: string;
+}
+
+async function startPipeline(
+  cuts: readonly number[],
+  names = ['m'],
+  orders = [(stage: number) => stage],
+): Promise<Pipeline> {
+  const folder = mkdtempSync(join(tmpdir(), 'hpcp-'));
+  open.push(async () => rmSync(folder, { recursive: true, force: true }));
+  const path = await model('tiny-llama', 'Q8_0');
+  const end = enumerateOperators(openModelFile(path).model.n_layer).length;
+  const bounds = [0, ...cuts, end];
+  const stages = bounds.length - 1;
+  const workers: WorkerHarness[] = [];
+  const socket = (name: string, stage: number): string => join(folder, `${name}-${stage % stages}.sock`);
+  const start = async (device: number): Promise<void> => {
+    const worker = new WorkerHarness();
+    workers[device] = worker;
+    open.push(() => worker.close());
+    await worker.configure();
+    names.forEach((name, index) => {
+      const stage = orders[index]!(device);
+      worker.send({
+        type: 'load',
+        model: {
+          name,
+          aliases: [],
+          model_path: path,
+          context_tokens: 512,
+          max_sequences: 8,
+          prefill_chunk_tokens: 64,
+          kv_tokens: 2048,
+          kv_type: 'f16',
+          batch_invariant: true,
+          pipeline: {
+            stage,
+            stages,
+            begin: bounds[stage]!,
+            end: bounds[stage + 1]!,
+            listen: socket(name, stage),
+            next: socket(name, stage + 1),
+            device: `device ${device}`,
+            device_identity: `device ${device}`,
+          },
+        },
+      });
+    });
+  };
+  await Promise.all(bounds.slice(1).map((_, device) => start(device)));
+  return { workers, start, name: names[0]! };
+}
+
+async function serves(worker: WorkerHarness, name: string): Promise<void> {
+  const ask = async (): Promise<number> =>
+    (await worker.post('/v1/completions', { model: name, prompt: 'a', max_tokens: 1 })).status;
+  await expect.poll(ask, { timeout: 20_000, interval: 50 }).toBe(200);
+}
+
+const asked = {
+  prompt: 'The pipeline has two stages and ',
+  max_tokens: 40,
+  temperature: 0,
+  ignore_eos: true,
+};
+
+async function alone(): Promise<string> {
+  const worker = new WorkerHarness();
+  open.push(() => worker.close());
+  await worker.configure();
+  await worker.load({
+    name: 'm',
+    model_path: await model('tiny-llama', 'Q8_0'),
+    kv_tokens: 2048,
+    batch_invariant: true,
+  });
+  return JSON.parse((await worker.post('/v1/completions', { model: 'm', ...asked })).text).choices[0].text;
+}
+
+test('answers are those of one process, and a stage that dies and comes back is noticed at once', async () => {
+  const expected = await alone();
+  const { workers, start, name } = await startPipeline([2, 4]);
+  await serves(workers[0]!, name);
+  const answers = await Promise.all(
+    Array.from({ length: 5 }, () => workers[0]!.post('/v1/completions', { model: name, ...asked })),
+  );
+  for (const { status, text } of answers) {
+    expect(status).toBe(200);
+    expect(JSON.parse(text).choices[0].text).toBe(expected);
+  }
+  // In the middle of an answer.
+  const broken = workers[0]!.post('/v1/completions', {
+    model: name,
+    ...asked,
+    max_tokens: 450,
+    stream: true,
+  });
+  await workers[0]!.report(name, ({ running }) => running > 0);
+  const killed_ms = performance.now();
+  workers[1]!.process.kill('SIGKILL');
+  const { text } = await broken;
+  expect(performance.now() - killed_ms).toBeLessThan(3000);
+  expect(text).toContain('E_STAGE_LOST');
+  await start(1);
+  await serves(workers[0]!, name);
+  const again = await workers[0]!.post('/v1/completions', { model: name, ...asked });
+  expect(JSON.parse(again.text).choices[0].text).toBe(expected);
+});
+
+test('two pipelines whose coordinators are on each other’s devices do not wait for each other', async () => {
+  const { workers } = await startPipeline([3], ['m', 'w'], [(device) => device, (device) => 1 - device]);
+  await serves(workers[0]!, 'm');
+  await serves(workers[1]!, 'w');
+  const answers = await Promise.all(
+    Array.from({ length: 6 }, (_, index) =>
+      workers[index % 2]!.post('/v1/completions', { model: ['m', 'w'][index % 2], ...asked }),
+    ),
+  );
+  const texts = answers.map(({ text }) => JSON.parse(text).choices[0].text);
+  expect(new Set(texts).size).toBe(1);
+});

@@ -1,0 +1,197 @@
+/**
+ * Models that are larger than their arena: the same bits as resident ones, whatever is brought, evicted and switched.
+ */
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, utimesSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, describe, expect, test } from 'vitest';
+import { NativeEngine } from '../../../agent/engine/native-engine.ts';
+import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
+import { type ArenaOptions, StreamingArena } from '../../../agent/streaming/streaming-arena.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
+import type { SynthQuantization } from '../../../native/synth/quantization.ts';
+import { synthesize } from '../../../native/synth/synthesize.ts';
+import type { EngineOptions } from '../../../spec/engine-contract.ts';
+import { engineOptions, type Generated, generate, prompt } from '../engine/support.ts';
+import { testBackend } from '../engine/test-backend.ts';
+import { codeOf, mib } from '../memory/support.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'hpcserve-streaming-'));
+const open: { close(): void | Promise<void> }[] = [];
+afterEach(async () => {
+  for (const one of open.splice(0).reverse()) await one.close();
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+/** Six layers, so that four fit nowhere together. */
+async function deepModel(preset: string, quantization: SynthQuantization, seed = 1): Promise<string> {
+  const kept = join(tmpdir(), `hpcserve-test-models-${process.getuid?.() ?? 0}`);
+  mkdirSync(kept, { recursive: true, mode: 0o700 });
+  const path = join(kept, `deep-${preset}-${quantization}-${seed}.gguf`);
+  if (existsSync(path)) return path;
+  const partial = `${path}.${process.pid}`;
+  await synthesize({ path: partial, shape: { ...synthPresets[preset]!, n_layer: 6 }, quantization, seed });
+  renameSync(partial, path);
+  return path;
+}
+
+function newArena(more: Partial<ArenaOptions> = {}): StreamingArena {
+  const arena = new StreamingArena(testBackend(), {
+    ring_bytes: 2 * mib,
+    resident_bytes: 0,
+    scratch_bytes: 8 * mib,
+    copy_threads: 1,
+    ...more,
+  });
+  open.push(arena);
+  return arena;
+}
+
+function streamed(
+  path: string,
+  arena: StreamingArena,
+  more: Partial<EngineOptions> = {},
+  resident_bytes = 0,
+) {
+  const opened = openStreamingEngine(options(path, more), arena, { resident_bytes });
+  open.push(opened.engine);
+  return opened;
+}
+
+function options(path: string, more: Partial<EngineOptions>): EngineOptions {
+  return engineOptions(path, { kv_tokens: 1024, max_sequences: 4, prefill_chunk_tokens: 64, ...more });
+}
+
+function resident(path: string, more: Partial<EngineOptions> = {}): NativeEngine {
+  const engine = new NativeEngine(options(path, more), testBackend());
+  open.push(engine);
+  return engine;
+}
+
+/** Prompts of several chunks, one of them a part of another, and decoding beside them. */
+function ask(engine: NativeEngine, seed = 3): Generated[] {
+  const long = prompt(150, 1000, seed);
+  return generate(
+    engine,
+    [
+      { prompt: prompt(20, 1000, seed + 1), max_new_tokens: 24 },
+      { prompt: long, max_new_tokens: 12 },
+      { prompt: long.slice(0, 70), max_new_tokens: 12 },
+    ],
+    3,
+  );
+}
+
+function expectSame(own: readonly Generated[], theirs: readonly Generated[]): void {
+  expect(own.map(({ tokens }) => tokens)).toEqual(theirs.map(({ tokens }) => tokens));
+  for (const [index, { rows }] of own.entries())
+    for (const [at, row] of rows.entries())
+      expect(Buffer.from(row.buffer).equals(Buffer.from(theirs[index]!.rows[at]!.buffer))).toBe(true);
+}
+
+describe.each([
+  ['tiny-llama', 'Q4_0', 0.9],
+  ['tiny-llama', 'BF16', 3.5],
+  ['tiny-qwen3moe', 'Q8_0', 6.5],
+] as const)('%s in %s', (preset, quantization, ring_mib) => {
+  test('gives the bits that it gives when it is resident', async () => {
+    const path = await deepModel(preset, quantization);
+    const expected = ask(resident(path));
+    // Some two layers.
+    const { engine, executor } = streamed(path, newArena({ ring_bytes: ring_mib * mib }));
+    expectSame(ask(engine), expected);
+    const { streamed_bytes, link } = executor.statistics;
+    // Every batch brought every layer.
+    expect(streamed_bytes).toBeGreaterThan(20 * executor.whole.weight_bytes);
+    expect(link!.samples).toBeGreaterThanOrEqual(0);
+  });
+});
+
+test('a share of the layers stays, and is not brought again', async () => {
+  const path = await deepModel('tiny-llama', 'Q8_0');
+  const expected = ask(resident(path));
+  const arena = newArena({ resident_bytes: 64 * mib });
+  const all = streamed(path, newArena());
+  const layer_bytes = all.executor.whole.weight_bytes / 6;
+  const half = streamed(path, arena, {}, 3.5 * layer_bytes);
+  expectSame(ask(half.engine), expected);
+  ask(all.engine);
+  const share = half.executor.statistics.streamed_bytes / all.executor.statistics.streamed_bytes;
+  expect(share).toBeGreaterThan(0.3);
+  expect(share).toBeLessThan(0.7);
+  const whole = streamed(path, arena, {}, 60 * mib);
+  expectSame(ask(whole.engine), expected);
+  expect(whole.executor.statistics.streamed_bytes).toBe(0);
+});
+
+test('models take turns at the ring between any two steps', async () => {
+  const paths = await Promise.all([1, 2, 3].map((seed) => deepModel('tiny-llama', 'Q8_0', seed)));
+  const arena = newArena();
+  const engines = paths.map((path) => streamed(path, arena).engine);
+  const question = { prompt: prompt(20, 1000, 8), max_new_tokens: 24 };
+  const expected = paths.map((path) => generate(resident(path), [{ ...question }])[0]!.tokens);
+  const rows = engines.map(() => [] as number[]);
+  for (const engine of engines)
+    engine.add({
+      id: 0,
+      prompt_tokens: question.prompt,
+      sampler: { sample: (logits) => ({ token: logits.indexOf(Math.max(...logits)) }) },
+      max_new_tokens: 24,
+      stop_tokens: new Set(),
+    });
+  while (engines.some(({ busy }) => busy))
+    for (const [index, engine] of engines.entries())
+      if (engine.busy)
+        for (const { token } of engine.step().outputs) if (token) rows[index]!.push(token.token);
+  expect(rows).toEqual(expected);
+});
+
+test('keys and values of all layers are swapped out and in', async () => {
+  const path = await deepModel('tiny-llama', 'BF16');
+  const [alone] = generate(resident(path), [{ prompt: prompt(40, 1000, 5), max_new_tokens: 20 }]);
+  const { engine } = streamed(path, newArena());
+  const tokens: number[] = [];
+  engine.add({
+    id: 1,
+    prompt_tokens: prompt(40, 1000, 5),
+    sampler: { sample: (logits) => ({ token: logits.indexOf(Math.max(...logits)) }) },
+    max_new_tokens: 20,
+    stop_tokens: new Set(),
+  });
+  for (let step = 0; engine.busy; step++) {
+    if (step === 8) {
+      const { kv } = engine;
+      expect(engine.parkSequence(1)).toBe((40 + 7) * kv.token_bytes);
+      expect(kv.n_matrices).toBe(12);
+      expect(engine.restoreSequence(1)).toBe(true);
+    }
+    for (const { token } of engine.step().outputs) if (token) tokens.push(token.token);
+  }
+  expect(tokens).toEqual(alone!.tokens);
+});
+
+describe('bad input', () => {
+  test('a file that changes under its reader ends the step, and no token comes of it', async () => {
+    const path = join(folder, 'changes.gguf');
+    copyFileSync(await deepModel('tiny-llama', 'Q8_0'), path);
+    const { engine } = streamed(path, newArena());
+    generate(engine, [{ prompt: prompt(20, 1000, 5), max_new_tokens: 2 }]);
+    engine.add({
+      id: 9,
+      prompt_tokens: prompt(20, 1000, 6),
+      sampler: { sample: () => ({ token: 1 }) },
+      max_new_tokens: 2,
+      stop_tokens: new Set(),
+    });
+    utimesSync(path, 1, 1);
+    // What had come before it changed is right, and may be used up first.
+    const codes = Array.from({ length: 4 }, () => codeOf(() => engine.step()));
+    expect(codes).toContain('E_POOL_LOAD');
+  });
+
+  test('a ring that no layer fits into is refused with its size', async () => {
+    const path = await deepModel('tiny-llama', 'BF16');
+    const arena = newArena({ ring_bytes: 64 * 1024 });
+    expect(codeOf(() => openStreamingEngine(options(path, {}), arena))).toBe('E_NATIVE_MEMORY');
+  });
+});

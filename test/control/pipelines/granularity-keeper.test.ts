@@ -1,0 +1,269 @@
+/** Pipelines whose stages follow the load: what is planned for them, decided, told, and tried again. */
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { planMove } from '../../../control/move.ts';
+import { pipelineQuestion, planChange } from '../../../control/pipelines/change-pipeline.ts';
+import { readGranularityFile } from '../../../control/pipelines/granularity-file.ts';
+import { GranularityKeeper } from '../../../control/pipelines/granularity-keeper.ts';
+import { heldPipelines } from '../../../control/pipelines/held-pipelines.ts';
+import { planNow } from '../../../control/plan/plan-now.ts';
+import type { Observation } from '../../../control/reconcile/observe.ts';
+import { type Operations, openOperations } from '../../../control/runner/operations.ts';
+import type { DeploymentState } from '../../../control/state/deployment-state.ts';
+import { synthPresets } from '../../../native/synth/presets.ts';
+import { synthesize } from '../../../native/synth/synthesize.ts';
+import { ArrivalWindows } from '../../../solver/granularity/arrival-windows.ts';
+import type { AgentState } from '../../../spec/agent-state.ts';
+import type { ProgressEvent } from '../../../spec/events.ts';
+import { deploymentSchema } from '../../../spec/model-yaml.ts';
+import { siteSchema } from '../../../spec/site.ts';
+import { deploymentState, launchRecord, ScriptedRunner, temporaryStore } from '../support.ts';
+
+const site = siteSchema.parse({
+  name: 'local',
+  kind: 'local',
+  node_kinds: [
+    {
+      name: 'machine',
+      count: 1,
+      cpus: 8,
+      memory_gb: 16,
+      devices: [{ kind: 'gpu', model: 'A100', count: 4, memory_gb: 2, cores: 1, emulated: 'cpu' }],
+    },
+  ],
+});
+
+let place: ReturnType<typeof temporaryStore>;
+let operations: Operations;
+let events: ProgressEvent[];
+let now_ms: number;
+let models: string;
+let source: string;
+
+beforeAll(async () => {
+  models = mkdtempSync(join(tmpdir(), 'hpcserve-pipelines-'));
+  source = join(models, 'small.gguf');
+  await synthesize({ path: source, shape: synthPresets['small-llama']!, quantization: 'Q8_0', seed: 1 });
+});
+afterAll(() => rmSync(models, { recursive: true, force: true }));
+beforeEach(() => {
+  place = temporaryStore();
+  events = [];
+  now_ms = 1e9;
+  const { store } = place;
+  operations = {
+    ...openOperations({
+      facts: { user: 'someone', environment: {} },
+      command: 'test',
+      now_ms: () => now_ms,
+      emit: () => undefined,
+      signal: new AbortController().signal,
+      loaded: { site, path: '/site.yaml', layout: store.layout, provenance: () => undefined },
+    }),
+    store,
+    runner: new ScriptedRunner(),
+  };
+});
+afterEach(() => place.dispose());
+
+async function deployed(pipeline: unknown = { stages_min: 2, stages_max: 4 }): Promise<DeploymentState> {
+  const model = {
+    name: 'cut',
+    source,
+    engine: 'native',
+    context_tokens: 256,
+    max_sequences: 4,
+    devices: { kind: 'gpu' },
+    workload: { rate_per_s: 1, input_tokens: 200, output_tokens: 4 },
+    parallel: { pipeline },
+  };
+  const spec = deploymentSchema.parse({ name: 'demo', models: [model] });
+  const { plan } = await planNow(operations, spec, '/model.yaml');
+  const launches = plan.launches.map((planned, index) =>
+    launchRecord(index + 1, { phase: 'submitted', job_id: '1', planned }),
+  );
+  const state = deploymentState(launches, { spec, kept: true, models: plan.models });
+  place.store.prepareDeployment('demo');
+  place.store.write(state);
+  return state;
+}
+
+/** As agents and jobs say: every stage as it was planned. */
+function seen(state: DeploymentState): Observation {
+  const [{ launch_id, planned }] = state.launches as [DeploymentState['launches'][number]];
+  const [unit] = planned.units;
+  const device = { kind: 'gpu' as const, model: 'A100', memory_bytes: 2e9, isa: [] };
+  const session = {
+    session_id: 'ab'.repeat(16),
+    role: 'device-worker',
+    unit: unit!.unit,
+    units: [unit!.unit],
+    engine: 'native',
+    models: [],
+  };
+  const agent = {
+    node: 'n0',
+    node_index: 0,
+    devices: [device, device, device, device],
+    sessions: [session],
+  } as unknown as AgentState;
+  const stages = (unit!.stages ?? []).map((cut, stage) => ({
+    ...cut,
+    stage,
+    node: 'n0',
+    device: `gpu ${stage}`,
+    runs: true,
+  }));
+  const status = { unit: unit!.unit, model: 'cut', engine: 'native', state: 'serving' as const, stages };
+  return {
+    at_ms: now_ms,
+    problems: [],
+    launches: new Map([
+      [
+        launch_id,
+        { launch_id, superseded: false, agents: [agent], units: [status], serving_units: [unit!.unit] },
+      ],
+    ]) as Observation['launches'],
+  };
+}
+
+/** As a gateway writes it that was asked so often for 20 s. */
+function asked(rate_per_s: number, in_flight: number): void {
+  const windows = new ArrivalWindows();
+  for (let at_ms = now_ms - 20_000; at_ms < now_ms; at_ms += 1000 / rate_per_s) windows.observe(at_ms);
+  const folder = place.store.layout.gateway_folder;
+  mkdirSync(folder, { recursive: true });
+  const demand = { model: 'cut', request_s: 1, in_flight, asked_ms: now_ms, arrivals: windows.read(now_ms) };
+  const file = { format: 1, started_ms: 0, measured_ms: now_ms, models: [demand] };
+  writeFileSync(join(folder, 'demand.json'), JSON.stringify(file));
+}
+
+describe('a pipeline that may have 2 to 4 stages', () => {
+  it('begins with two, and its job has four devices', async () => {
+    const state = await deployed();
+    const [launch] = state.launches;
+    expect(launch!.planned.devices_per_node.count).toBe(4);
+    expect(launch!.planned.units[0]).toMatchObject({ device_count: 4, pipeline: 2 });
+    expect(launch!.planned.units[0]!.stages).toHaveLength(2);
+    expect(state.models[0]!.reasons.join()).toMatch(/begins with 2 stages, and its job has 4 devices/);
+  });
+
+  it('is told where its stages come to lie: by layers, the first where it was, others on devices that are free', async () => {
+    const state = await deployed();
+    const [pipeline] = heldPipelines(state, seen(state));
+    const { stages, plan } = planChange(pipeline!, 4, await pipelineQuestion(operations, state));
+    expect(stages).toHaveLength(4);
+    expect(stages[0]).toMatchObject({ device: 'gpu 0', node: 'n0', first_block: 0 });
+    expect(new Set(stages.map(({ device }) => device)).size).toBe(4);
+    let next = 0;
+    for (const [index, { first_block, blocks }] of stages.entries()) {
+      expect(first_block).toBe(next);
+      next += blocks;
+      expect(plan.cuts[index]!.begin).toBe(index === 0 ? 0 : 1 + 2 * first_block);
+    }
+    expect(next).toBe(8);
+  });
+
+  it('keeps its stages under a load that it carries, and says why', async () => {
+    const state = await deployed();
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    for (let round = 0; round < 5; round++, now_ms += 2000) {
+      asked(0.5, 1);
+      await keeper.look(state, seen(state));
+    }
+    await keeper.settled();
+    expect(events).toEqual([]);
+    const [told] = readGranularityFile(place.store.layout);
+    expect(told).toMatchObject({
+      deployment: 'demo',
+      unit: 'cut-0',
+      stages: 2,
+      stages_min: 2,
+      stages_max: 4,
+    });
+    expect(told!.rate_per_s).toBeCloseTo(0.5, 0);
+    expect(told!.because).not.toBe('');
+    expect(told!.last).toBeUndefined();
+  });
+
+  it('is to get more under one that it does not carry; where nobody can tell its agent, that is said once and tried later', async () => {
+    const state = await deployed();
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const look = async (rounds: number): Promise<void> => {
+      for (let round = 0; round < rounds; round++, now_ms += 2000) {
+        asked(4000, 5000);
+        await keeper.look(state, seen(state));
+        await keeper.settled();
+      }
+    };
+    await look(5);
+    expect(events).toHaveLength(1);
+    expect(events[0]).toMatchObject({ kind: 'warning' });
+    expect((events[0] as { message: string }).message).toMatch(
+      /^cut-0 of demo keeps its 2 stages \(4 are better: .*\): no gateway of local can be reached: .*\[E_GATEWAY_UNREACHABLE\]$/,
+    );
+    const [told] = readGranularityFile(place.store.layout);
+    expect(told).toMatchObject({ stages: 2, last: { from: 2, to: 4 } });
+    expect(told!.last!.refused).toContain('E_GATEWAY_UNREACHABLE');
+    // A minute after the first refusal, two after the second.
+    await look(40);
+    expect(events).toHaveLength(2);
+  });
+
+  it('is left alone where model.yaml gives one number', async () => {
+    const state = await deployed(2);
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    asked(4000, 5000);
+    await keeper.look(state, seen(state));
+    await keeper.settled();
+    expect(readGranularityFile(place.store.layout)).toEqual([]);
+  });
+});
+
+describe('another number of stages that cannot be', () => {
+  const refusal = async (state: DeploymentState, stages: number): Promise<string> => {
+    const [pipeline] = heldPipelines(state, seen(state));
+    const question = await pipelineQuestion(operations, state);
+    try {
+      planChange(pipeline!, stages, question);
+      return 'nothing';
+    } catch (error) {
+      const { code, because } = error as { code: string; because: string[] };
+      return `${code}: ${because.join()}`;
+    }
+  };
+
+  it('says which devices, layers or memory are in the way', async () => {
+    const two = await deployed(2);
+    expect(await refusal(two, 4)).toBe('E_STAGES_IMPOSSIBLE: its job has 2 devices for it');
+    expect(await refusal(two, 9)).toBe('E_STAGES_IMPOSSIBLE: cut has 8 layers');
+    const four = await deployed(4);
+    expect(await refusal(four, 2)).toMatch(
+      /^E_STAGES_IMPOSSIBLE: weights and KV take .* GiB, and the 2 largest devices have .* GiB in all$/,
+    );
+  });
+
+  it('says so of a model that is not cut, of one that does not serve, and of one that is not there', async () => {
+    await deployed(1);
+    const move = (order: { stages: number; model?: string }): Promise<unknown> =>
+      planMove(operations, { deployment: 'demo', ...order });
+    await expect(move({ stages: 2 })).rejects.toMatchObject({
+      code: 'E_STAGES_IMPOSSIBLE',
+      because: [expect.stringMatching(/its replicas \(native\) are not cut into stages/)],
+    });
+    await expect(move({ stages: 2, model: 'cat' })).rejects.toMatchObject({
+      code: 'E_USAGE',
+      try: ['hpcserve move demo --model cut --stages N'],
+    });
+    await deployed(2);
+    await expect(move({ stages: 4 })).rejects.toMatchObject({
+      code: 'E_STAGES_IMPOSSIBLE',
+      because: [expect.stringMatching(/none of its replicas serves/)],
+    });
+    await expect(planMove(operations, { deployment: 'other', stages: 2 })).rejects.toMatchObject({
+      code: 'E_DEPLOYMENT_UNKNOWN',
+    });
+  });
+});

@@ -1,0 +1,119 @@
+/** Connections to one node, whose port is the agent's own: as many as there are requests, no storm of handshakes. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { SessionServer } from '../../../agent/node/session-server.ts';
+import type { AnswerReceiver } from '../../../gateway/upstream/connection.ts';
+import { UpstreamPool } from '../../../gateway/upstream/pool.ts';
+import { LocalSession, pinnedConnect, RendezvousRegistry } from '../../../mesh/index.ts';
+import type { SessionMetadata } from '../../../spec/session-record.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'hpcserve-pool-'));
+const head = 'GET / HTTP/1.1\r\nhost: node\r\ncontent-length: 0\r\n\r\n';
+/** As many as one key may let wait at a gateway: three times as many as a node bears handshakes. */
+const burst = 768;
+
+let registry: RendezvousRegistry;
+let node: LocalSession;
+let gateway: LocalSession;
+let server: SessionServer;
+let port: number;
+
+function described(role: SessionMetadata['role']): SessionMetadata {
+  return {
+    ...{ role, node: 'a', hostname: 'a', site: 'test', provider: 'tester@test', tier: 'stable' },
+    ...{ devices: [], models: [], addresses: [] },
+  };
+}
+
+beforeAll(async () => {
+  registry = await RendezvousRegistry.open(join(folder, 'mesh'), { create: true, poll_ms: 50 });
+  node = await LocalSession.join(registry, described('engine'));
+  gateway = await LocalSession.join(registry, described('gateway'));
+  server = new SessionServer({
+    registry,
+    identityOf: (id) => (id === node.id ? node.identity : undefined),
+    handle: (_session, _request, response) => {
+      response.setHeader('content-length', 2);
+      response.end('ok');
+    },
+  });
+  port = await server.listen('127.0.0.1', undefined);
+  await node.update({ lifecycle: 'SERVING', metadata: { addresses: [{ host: '127.0.0.1', port }] } });
+});
+afterAll(async () => {
+  await server.close();
+  await registry.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+function pool(): { pool: UpstreamPool; counted: { handshakes: number; most: number; all: number } } {
+  const counted = { handshakes: 0, most: 0, all: 0 };
+  return {
+    counted,
+    pool: new UpstreamPool(async (read) => {
+      counted.all++;
+      counted.most = Math.max(counted.most, ++counted.handshakes);
+      try {
+        return await pinnedConnect(node.record, gateway.identity, { read, timeout_ms: 20_000 });
+      } finally {
+        counted.handshakes--;
+      }
+    }),
+  };
+}
+
+function send(to: UpstreamPool): Promise<number> {
+  return new Promise((resolve, reject) => {
+    let status = 0;
+    const receiver: AnswerReceiver = {
+      onHead: (answer) => {
+        status = answer.status;
+      },
+      onBody: () => true,
+      onEnd: () => resolve(status),
+      onError: reject,
+    };
+    to.send(head, [], receiver);
+  });
+}
+
+describe('a burst of requests for one node', () => {
+  it('is answered whole, over as few connections as are free by then', async () => {
+    const { pool: many, counted } = pool();
+    const answers = await Promise.all(Array.from({ length: burst }, () => send(many)));
+    expect(new Set(answers)).toEqual(new Set([200]));
+    expect(counted.most).toBeLessThanOrEqual(32);
+    expect(counted.all).toBeLessThan(burst);
+    expect(many.busy).toBe(0);
+    many.destroy(new Error('the test is over'));
+  }, 60_000);
+
+  it('fails at once where the node cannot be reached', async () => {
+    let tries = 0;
+    const dead = new UpstreamPool(async () => {
+      tries++;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      throw new Error('nobody listens');
+    });
+    const began_ms = performance.now();
+    const ends = await Promise.allSettled(Array.from({ length: burst }, () => send(dead)));
+    expect(ends.every(({ status }) => status === 'rejected')).toBe(true);
+    expect(performance.now() - began_ms).toBeLessThan(1000);
+    // Those that began before all were there, and those after.
+    expect(tries).toBeLessThanOrEqual(2 * 32);
+    expect(dead.busy).toBe(0);
+    dead.destroy(new Error('the test is over'));
+  });
+
+  it('ends with its pool, those included that have no connection yet', async () => {
+    const stuck = new UpstreamPool(() => new Promise(() => {}));
+    const ends = Promise.allSettled(Array.from({ length: 40 }, () => send(stuck)));
+    stuck.destroy(new Error('its session has ended'));
+    expect((await ends).map((end) => end.status === 'rejected' && end.reason.message)).toEqual(
+      Array.from({ length: 40 }, () => 'its session has ended'),
+    );
+    await expect(send(stuck)).rejects.toThrow('its session has ended');
+  });
+});

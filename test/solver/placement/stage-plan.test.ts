@@ -1,0 +1,160 @@
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { findDevice } from '../../../solver/catalog/devices.ts';
+import { place } from '../../../solver/placement/placement.ts';
+import { planStages, type StagePlan, type StagePlanQuestion } from '../../../solver/placement/stage-plan.ts';
+import type { PlacementModel } from '../../../spec/plan.ts';
+import { ask, cpus, gguf } from './support.ts';
+
+const gib = 2 ** 30;
+const kinds = [{ kind: 'A100', count: 8, memory_bytes: 40 * gib, speed: 1 }];
+
+/** A model of which the files say where weights lie, and nothing else is known. */
+const model = (embedding: number, layers: number[], output: number, kv = 0): PlacementModel =>
+  ({
+    spec: { engine_args: [], kv_type: 'f16' },
+    weight_bytes: embedding + output + layers.reduce((sum, bytes) => sum + bytes, 0),
+    kv_bytes_per_token: kv * layers.length,
+    summary: { n_layer: layers.length, weight_bytes_of: { embedding, layers, output } },
+  }) as unknown as PlacementModel;
+
+const question = (
+  of: PlacementModel,
+  stages: number,
+  more: Partial<StagePlanQuestion> = {},
+): StagePlanQuestion => ({
+  model: of,
+  shape: undefined,
+  device: findDevice('A100'),
+  precision: 'q4_0',
+  weight_bytes: of.weight_bytes,
+  rows: 4,
+  context_tokens: 512,
+  seen: undefined,
+  stages,
+  devices: kinds,
+  margin_weight_fraction: 0,
+  kv_tokens: 0,
+  ...more,
+});
+
+const plan = (of: PlacementModel, stages: number, more: Partial<StagePlanQuestion> = {}): StagePlan => {
+  const found = planStages(question(of, stages, more));
+  if (!found.feasible) throw new Error(found.because);
+  return found;
+};
+
+/** Times of layers as stages of one layer each measured them. */
+const measured = (times: readonly number[]): StagePlanQuestion['seen'] =>
+  times.map((seconds, layer) => ({ begin: 1 + 2 * layer, end: 3 + 2 * layer, compute_s: seconds }));
+
+/** The least time of the slowest stage, by trying all. */
+function least(times: readonly number[], stages: number, from = 0): number {
+  const sum = (end: number): number => times.slice(from, end).reduce((total, each) => total + each, 0);
+  if (stages === 1) return sum(times.length);
+  let best = Number.POSITIVE_INFINITY;
+  for (let to = from + 1; to <= times.length - (stages - 1); to++)
+    best = Math.min(best, Math.max(sum(to), least(times, stages - 1, to)));
+  return best;
+}
+
+test('stages cover the model, are cut between layers, and the slowest is as fast as it can be by measured times', () => {
+  const sizes = fc.array(fc.integer({ min: 1, max: 50 }), { minLength: 2, maxLength: 8 });
+  fc.assert(
+    fc.property(sizes, fc.nat(), (times, chosen) => {
+      const stages = 2 + (chosen % (times.length - 1));
+      // Nothing else weighs: not the weights, and no head.
+      const even = model(
+        0,
+        times.map(() => 1000),
+        0,
+      );
+      const { cuts, partition } = plan(even, stages, { seen: measured(times) });
+      expect(cuts).toHaveLength(stages);
+      expect(cuts[0]!.begin).toBe(0);
+      expect(cuts.at(-1)!.end).toBe(2 * times.length + 2);
+      cuts.slice(1).forEach(({ begin }, index) => {
+        expect(begin).toBe(cuts[index]!.end);
+        // Before an attention.
+        expect(begin % 2).toBe(1);
+      });
+      expect(partition.slowest_s).toBeCloseTo(least(times, stages), 6);
+    }),
+  );
+});
+
+test('a head that is the embedding is held where the logits are, too', () => {
+  const { shares } = plan(model(30, [10, 10, 10, 10], 0), 2);
+  expect(shares.map(({ weight_bytes }) => weight_bytes)).toEqual([50, 50]);
+  expect(shares.map(({ layers }) => layers)).toEqual([2, 2]);
+});
+
+test('memory of the devices moves the cut, and what does not fit is said with the numbers', () => {
+  const big = model(12 * gib, new Array<number>(6).fill(4 * gib), 6 * gib);
+  const on = (memory: number) => ({ devices: [{ ...kinds[0]!, memory_bytes: memory * gib }] });
+  expect(plan(big, 2, on(40)).cuts[0]).toEqual({ begin: 0, end: 7 });
+  // Three layers beside the embedding take 24 GiB.
+  expect(plan(big, 2, on(22)).cuts[0]).toEqual({ begin: 0, end: 5 });
+  expect(planStages(question(big, 2, on(16)))).toMatchObject({ feasible: false, constraint: 'total_memory' });
+});
+
+test('KV of a stage counts, and so does the margin that grows with its weights', () => {
+  const even = model(
+    0,
+    [4, 4, 4, 4].map((each) => each * gib),
+    0,
+    gib / 1024,
+  );
+  const on = { devices: [{ ...kinds[0]!, memory_bytes: 10 * gib }], kv_tokens: 1024 };
+  // 8 GiB of weights and 2 of KV.
+  expect(plan(even, 2, on).cuts[0]).toEqual({ begin: 0, end: 5 });
+  expect(planStages(question(even, 2, { ...on, margin_weight_fraction: 0.05 })).feasible).toBe(false);
+});
+
+test('devices of different speed get stages of different size', () => {
+  const even = model(0, new Array<number>(12).fill(1000), 0);
+  const devices = [
+    { kind: 'A100', count: 1, memory_bytes: 40 * gib, speed: 1 },
+    { kind: 'H100', count: 1, memory_bytes: 80 * gib, speed: 2 },
+  ];
+  const { partition } = plan(even, 2, { devices });
+  const layers = partition.stages.map(({ kind, begin, end }) => [kind, Math.floor((end - begin) / 2)]);
+  expect(Object.fromEntries(layers)).toEqual({ A100: 4, H100: 8 });
+});
+
+test('a plan says where it cuts and why, and cuts by what stages measured once they have', () => {
+  const asked = gguf('m', '8b', { parallel: { pipeline: 2 }, engine: 'native' });
+  const offer = { ...cpus('Xeon-8480', 1, ['amx_int8']), cpus: 96 };
+  const two = { ...offer, devices: { ...offer.devices, count: 2 } };
+  const cutOf = (of: PlacementModel) => {
+    const { launches, models, rejected } = place(ask([of], [two]));
+    expect(rejected).toEqual([]);
+    const [unit] = launches.flatMap(({ units }) => units);
+    return { stages: unit!.stages, reason: models[0]!.reasons.find((each) => each.startsWith('cut into')) };
+  };
+  const first = cutOf(asked);
+  expect(first.stages).toHaveLength(2);
+  expect(first.reason).toMatch(
+    /^cut into 2 stages, one device each: layers 0–\d+, \d+–31; a batch takes .* ms in each \(predicted for \d+ rows\); the largest has [\d.]+ MiB of weights$/,
+  );
+  // The second one is three times slower than it should be.
+  const stages = first.stages!.map((cut, index) => ({ ...cut, compute_s: index === 0 ? 0.01 : 0.03 }));
+  const seen = [{ node_kind: two.node_kind, engine: 'native' as const, tensor: 1, pipeline: 2, stages }];
+  const after = cutOf({ ...asked, seen });
+  expect(after.stages![0]!.end).toBeGreaterThan(first.stages![0]!.end + 8);
+  expect(after.reason).toMatch(/\(measured by its stages\)/);
+});
+
+test('a pipeline that runs keeps its cut where another one would gain little', () => {
+  const even = model(0, new Array<number>(8).fill(1000), 0);
+  const seen = (first_s: number, second_s: number) => [
+    { begin: 0, end: 9, compute_s: first_s },
+    { begin: 9, end: 18, compute_s: second_s },
+  ];
+  const end = (first_s: number, second_s: number): number =>
+    plan(even, 2, { seen: seen(first_s, second_s) }).cuts[0]!.end;
+  expect(end(0.1, 0.105)).toBe(9);
+  expect(end(0.1, 0.2)).toBe(11);
+  // Five layers and three would take 1 % less.
+  expect(end(0.1, 0.135)).toBe(9);
+});

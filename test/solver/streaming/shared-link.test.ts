@@ -1,0 +1,85 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { newLinkEstimate, observeTransfer, whySlow } from '../../../solver/streaming/link-estimate.ts';
+import { divideLink, linkCapacity_bytes_per_s } from '../../../solver/streaming/shared-link.ts';
+
+const demands = fc.array(fc.double({ min: 0, max: 500, noNaN: true }), { minLength: 1, maxLength: 7 });
+const links = fc.record({
+  bytes_per_s: fc.double({ min: 1, max: 450, noNaN: true }),
+  loss_per_reader: fc.double({ min: 0, max: 0.2, noNaN: true }),
+});
+
+describe('a shared link', () => {
+  it('gives each what it asks for, and else equal parts to those that ask for more', () => {
+    const link = { bytes_per_s: 100, loss_per_reader: 0 };
+    expect(divideLink(link, [10, 0, 30])).toEqual([10, 0, 30]);
+    expect(divideLink(link, [10, 80, 200])).toEqual([10, 45, 45]);
+  });
+
+  it('is divided max-min fairly: nobody gains but from one who has no more', () => {
+    fc.assert(
+      fc.property(links, demands, (link, asked) => {
+        const given = divideLink(link, asked);
+        const readers = asked.filter((demand) => demand > 0).length;
+        const total = given.reduce((sum, part) => sum + part, 0);
+        const capacity = linkCapacity_bytes_per_s(link, readers);
+        const wanted = asked.reduce((sum, demand) => sum + demand, 0);
+        expect(total).toBeCloseTo(Math.min(capacity, wanted), 6);
+        const most = Math.max(...given);
+        for (const [index, part] of given.entries()) {
+          expect(part).toBeLessThanOrEqual(asked[index]! + 1e-9);
+          if (part < asked[index]! - 1e-9) expect(part).toBeGreaterThanOrEqual(most - 1e-9);
+        }
+      }),
+    );
+  });
+
+  it('loses something with each further reader, and never more than half', () => {
+    const link = { bytes_per_s: 400, loss_per_reader: 0.05 };
+    expect(linkCapacity_bytes_per_s(link, 1)).toBe(400);
+    expect(linkCapacity_bytes_per_s(link, 3)).toBe(360);
+    expect(linkCapacity_bytes_per_s(link, 100)).toBe(200);
+  });
+});
+
+describe('the estimate of a link', () => {
+  const told = newLinkEstimate(100e9);
+  const estimateAfter = (rates: readonly number[], from = told) =>
+    rates.reduce((estimate, rate) => observeTransfer(estimate, rate, 1), from);
+
+  it('falls at once and rises with patience', () => {
+    const fell = estimateAfter([20e9, 20e9, 20e9]);
+    expect(fell.bytes_per_s).toBeLessThan(35e9);
+    const rose = estimateAfter([100e9, 100e9, 100e9], fell);
+    expect(rose.bytes_per_s).toBeGreaterThan(fell.bytes_per_s);
+    expect(rose.bytes_per_s).toBeLessThan(60e9);
+    expect(estimateAfter(Array.from({ length: 100 }, () => 80e9)).bytes_per_s).toBeCloseTo(80e9, -8);
+  });
+
+  it('stays between what was measured and what was announced', () => {
+    const rates = fc.array(fc.double({ min: 2 ** 20, max: 1e12, noNaN: true }), {
+      minLength: 1,
+      maxLength: 50,
+    });
+    fc.assert(
+      fc.property(rates, (measured) => {
+        const { bytes_per_s } = estimateAfter(measured);
+        expect(bytes_per_s).toBeGreaterThanOrEqual(Math.min(100e9, ...measured) * (1 - 1e-9));
+        expect(bytes_per_s).toBeLessThanOrEqual(Math.max(100e9, ...measured) * (1 + 1e-9));
+      }),
+    );
+  });
+
+  it('does not learn from what is too short to say anything', () => {
+    expect(observeTransfer(told, 4096, 1)).toBe(told);
+    expect(observeTransfer(told, 2 ** 30, 0)).toBe(told);
+  });
+
+  it('says when a link is slower than it was said to be, once that is sure', () => {
+    expect(whySlow(estimateAfter([1e9]))).toBeUndefined();
+    expect(whySlow(estimateAfter(Array.from({ length: 20 }, () => 20e9)))).toBe(
+      'the link gives 20.0 GB/s of the 100.0 GB/s that it was said to have',
+    );
+    expect(whySlow(estimateAfter(Array.from({ length: 20 }, () => 90e9)))).toBeUndefined();
+  });
+});

@@ -1,0 +1,80 @@
+/**
+ * `npm test -- --vulkan [FILTER…]`: the suites of the native engine and of its worker once more, with a device that has
+ * memory of its own in place of the CPU. The device is Vulkan's, and computes on the CPU as a rule (Mesa's driver,
+ * `npm run engines -- vulkan`): slow, so that these runs are no part of `npm test`.
+ */
+import { nativeFolderVariable } from '../native/libraries.ts';
+import { vulkanDevice } from './engines/environments.ts';
+import { makeVulkan } from './engines/make-vulkan.ts';
+import { NotHere } from './engines/making.ts';
+import { laneAlone } from './lanes.ts';
+import { runVitest } from './run-vitest.ts';
+
+/** What runs on the device, and what each suite shows there. */
+const vulkanSuites: Readonly<Record<string, string>> = {
+  'test/agent/engine/reference.test.ts': 'tokens and logits beside those of libllama on the same device',
+  'test/agent/engine/batch-invariant.test.ts':
+    'the same bits alone, in every batch, chunk, and after a prefill of what was answered',
+  'test/agent/engine/sequences.test.ts': 'sequences that begin, end, share prompts, are parked and come back',
+  'test/agent/engine/iteration-plans.test.ts': 'what an iteration computes is what its plan says',
+  'test/agent/engine/many-shapes.test.ts': 'graphs of many shapes, one after another',
+  'test/agent/engine/stage.test.ts': 'a model cut in stages computes what the whole does',
+  'test/agent/memory/device-pool.test.ts': 'KV slabs, budgets and scratch in one pool of the device',
+  'test/agent/memory/weight-pool.test.ts': 'reuse, eviction and packing: tensors that stay, go, and move',
+  'test/agent/device-worker/serving.test.ts': 'what a worker answers',
+  'test/agent/device-worker/lifecycle.test.ts': 'models that are loaded, unloaded, suspended, and fail',
+  'test/agent/device-worker/full-pool.test.ts': 'several models in a pool that is too small for all',
+  'test/agent/device-worker/short-pools.test.ts': 'pools in which prompts find no room side by side',
+  'test/agent/device-worker/compute/memory-pressure.test.ts':
+    'requests that give way to others, and come back',
+  'test/failover/worker.test.ts': 'answers that another worker began',
+  'test/failover/native.test.ts': 'streams whose replica is lost go on at the letter on another',
+  'test/failover/preemption.test.ts': 'requests that are moved to another device for a neighbour',
+  'test/failover/defragmentation.test.ts': 'a model on two devices that moves to one',
+  'test/agent/backend/device/': 'bytes, operators and kernels of a device',
+  'test/agent/node/native-gpu.test.ts': 'an agent and its worker on the device',
+};
+
+/** ggml's name of the device. */
+const device = 'Vulkan0';
+/** Kernels are compiled at their first use, on the cores that compute. */
+const timeout_ms = 600_000;
+
+/** @returns the exit code: 0 where nothing failed and something ran */
+export async function runOnVulkan(filters: readonly string[], say: (line: string) => void): Promise<number> {
+  try {
+    await makeVulkan(say);
+  } catch (error) {
+    if (!(error instanceof NotHere)) throw error;
+    console.log(`not here: ${error.message}`);
+    return 1;
+  }
+  const { found, lacking } = vulkanDevice();
+  if (!found) throw new Error(`the device was made, and is not found:${lacking}`);
+  const files = Object.keys(vulkanSuites).filter(
+    (file) => filters.length === 0 || filters.some((filter) => file.includes(filter)),
+  );
+  if (files.length === 0) {
+    console.log(`no suite that runs on a device matches ${filters.join(' ')}`);
+    return 1;
+  }
+  const options = [...laneAlone.options, `--testTimeout=${timeout_ms}`, `--hookTimeout=${timeout_ms}`];
+  const environment = {
+    ...found.environment,
+    [nativeFolderVariable]: found.library_dir,
+    HPCSERVE_TEST_DEVICE: device,
+  };
+  const { tests, failures } = await runVitest({ title: device, options }, files, { environment });
+  const count = (state: string): number => tests.filter((test) => test.state === state).length;
+  for (const { file, name, message } of failures) console.log(`\nfailed: ${file} › ${name}\n${message}`);
+  for (const [file, shows] of Object.entries(vulkanSuites)) {
+    const own = tests.filter((test) => test.file.startsWith(file));
+    if (own.length === 0) continue;
+    const passed = own.filter(({ state }) => state === 'passed').length;
+    console.log(`${`${passed} of ${own.length}`.padStart(10)}  ${file}: ${shows}`);
+  }
+  console.log(
+    `\non ${device}: ${count('passed')} passed, ${failures.length} failed, ${count('skipped')} skipped`,
+  );
+  return failures.length === 0 && count('passed') > 0 ? 0 : 1;
+}
