@@ -98,10 +98,9 @@ async function installDebianPackages(packages: readonly string[]): Promise<void>
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive', RUNLEVEL: '1', PATH: pathWithSbin() };
   const options = { env, timeout: 600_000, maxBuffer: 64 * 1024 * 1024 };
   const aptGet = findProgram('apt-get')!;
-  await run(aptGet, ['update', '-q'], options);
-  await run(
-    aptGet,
-    ['install', '-q', '-y', '--no-install-recommends', '-o', 'Dpkg::Options::=--force-confold', ...packages],
-    options,
-  );
+  // Somebody else may be installing something.
+  const waiting = ['-o', 'DPkg::Lock::Timeout=300'];
+  await run(aptGet, ['update', '-q', ...waiting], options);
+  const keeping = ['--no-install-recommends', '-o', 'Dpkg::Options::=--force-confold'];
+  await run(aptGet, ['install', '-q', '-y', ...waiting, ...keeping, ...packages], options);
 }
