@@ -53,13 +53,22 @@ export async function askKvPeer(post: KvPost, message: KvMessage, limit_ms: numb
       because,
     });
   }
-  const said: unknown = parse(text);
-  if (status === 200) return said;
-  const failure = z.object({ error: errorSchema }).safeParse(said);
+  if (status === 200) return parse(text);
+  const failure = z.object({ error: errorSchema }).safeParse(jsonOf(text));
   if (failure.success) throw HpcserveError.fromJSON(failure.data.error);
   throw new HpcserveError('E_KV_TRANSFER', {
     what: `a peer answered '${message.kind}' with status ${status}`,
+    because: text.slice(0, 200),
   });
+}
+
+/** Agents between the two say in plain words what went wrong. */
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 function send(response: ServerResponse, status: number, body: object): void {

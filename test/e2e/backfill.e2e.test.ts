@@ -135,9 +135,9 @@ describe('replicas on idle nodes', () => {
       join(folder, '.hpcserve/idle/deployments/toy/launches', launch!.launch_id, 'job.sh'),
       'utf8',
     );
-    // Two thirds of the cluster's KillWait of 3 s, which is shorter than the GraceTime of the partition.
+    // Two thirds of the cluster's KillWait of 6 s, which is shorter than the GraceTime of the partition.
     const spec = join(folder, '.hpcserve/idle/deployments/toy/launches', launch!.launch_id, 'launch.json');
-    expect(JSON.parse(readFileSync(spec, 'utf8'))).toMatchObject({ drain_s: 2, leaves_when_warned: true });
+    expect(JSON.parse(readFileSync(spec, 'utf8'))).toMatchObject({ drain_s: 4, leaves_when_warned: true });
     for (const option of [
       '--time=04:00:00',
       '--time-min=00:04:00',

@@ -7,8 +7,6 @@ import { type KvRoom, roomSchema } from '../../transfer/messages.ts';
 
 /** The agent answers from memory. */
 const list_ms = 2000;
-/** A peer answers it between two iterations at most; one that does not is not counted on. */
-const room_ms = 1000;
 
 export type ListedPeer = KvPeerList['peers'][number];
 
@@ -37,8 +35,8 @@ export class AgentPeers {
   }
 
   /** @throws HpcserveError E_KV_* */
-  async roomAt({ session_id }: ListedPeer, model: string): Promise<KvRoom> {
-    return roomSchema.parse(await askKvPeer(this.#postTo(session_id), { kind: 'room', model }, room_ms));
+  async roomAt({ session_id }: ListedPeer, model: string, limit_ms: number): Promise<KvRoom> {
+    return roomSchema.parse(await askKvPeer(this.#postTo(session_id), { kind: 'room', model }, limit_ms));
   }
 
   /** As transfers know it. */

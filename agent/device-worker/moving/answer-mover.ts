@@ -27,6 +27,11 @@ import { fabrics_default, type MovesPlace } from './moves-place.ts';
 const at_once_max = 4;
 /** Of a link that was not used yet. Lower: fewer go by KV where time is short; higher: more begin that do not end. */
 const rate_supposed_bytes_per_s = 250e6;
+/**
+ * A peer answers what room it has between two iterations. Lower: answers leave sooner where one hangs; higher: one that
+ * answers a little late is counted on for the first of them, too.
+ */
+const room_ms = 1000;
 /** A replacement may serve soon. Lower: it is found sooner; higher: the agent is asked less often. */
 const peers_again_ms = 250;
 /** The rest of the time is for those whose KV cannot go, and for the end of the worker. */
@@ -120,14 +125,7 @@ export class AnswerMover {
       moved: 0,
     };
     try {
-      for (;;) {
-        if (models.every((name) => this.#options.models.liveOf(name) === 0)) return 0;
-        evacuation.peers = await this.#agent.list(evacuation.models);
-        if (evacuation.peers.length > 0) break;
-        if (!awaits_peers || this.#closing || performance.now() > evacuation.until_ms) return 0;
-        await delay(peers_again_ms);
-      }
-      await Promise.all(evacuation.peers.map((peer) => this.#askRoom(evacuation, peer)));
+      if (!(await this.#findRooms(evacuation, awaits_peers))) return 0;
       await Promise.all(Array.from({ length: at_once_max }, () => this.#moveOn(evacuation)));
     } catch (error) {
       this.#options.warn(HpcserveError.from(error));
@@ -148,14 +146,36 @@ export class AnswerMover {
     this.#agent.close();
   }
 
-  async #askRoom({ models, rooms }: Evacuation, peer: ListedPeer): Promise<void> {
+  /**
+   * Asks who serves the models what they could take. A peer that answers late is counted on from then.
+   * @returns whether there is anything to plan: answers, and somebody who said what room there is
+   */
+  async #findRooms(evacuation: Evacuation, awaits_peers: boolean): Promise<boolean> {
+    const { models, until_ms, peers, rooms } = evacuation;
+    const asked: Promise<void>[] = [];
+    for (;;) {
+      if ([...models].every((name) => this.#options.models.liveOf(name) === 0)) return false;
+      const found = await this.#agent.list(models);
+      for (const peer of found.filter(({ session_id }) => !rooms.has(session_id))) {
+        peers.push(peer);
+        asked.push(this.#askRoom(evacuation, peer));
+      }
+      await Promise.race([Promise.all(asked), delay(room_ms)]);
+      if ([...rooms.values()].some(({ size }) => size > 0)) return true;
+      if (!awaits_peers || this.#closing || performance.now() > until_ms) return peers.length > 0;
+      await delay(peers_again_ms);
+    }
+  }
+
+  async #askRoom({ models, rooms, until_ms }: Evacuation, peer: ListedPeer): Promise<void> {
     const told = new Map<string, { places: number; kv_tokens: number }>();
     rooms.set(peer.session_id, told);
     this.#nodes.set(peer.session_id, peer.node);
     for (const model of peer.models) {
       if (!models.has(model)) continue;
+      const limit_ms = Math.max(room_ms, Math.round(until_ms - performance.now()));
       try {
-        told.set(model, await this.#agent.roomAt(peer, model));
+        told.set(model, await this.#agent.roomAt(peer, model, limit_ms));
       } catch (error) {
         this.#options.warn(HpcserveError.from(error));
       }
