@@ -1,87 +1,100 @@
-/* Products with VDPBF16PS: 16 columns of the result by pairs along k. */
+/*
+ * Products with VDPBF16PS: 8 rows of x by three strips, whose 24 sums fill the registers and hide the latency.
+ *
+ * Three strips are taken along the whole of k, a chunk of blocks at a time, by all rows of a pass. Sums wait beside each
+ * other between chunks, not in the result, whose rows are far apart.
+ */
 #include "expand-pairs-super.h"
 #include "expand-pairs.h"
 
-/* Blocks of two strips at once: 32 KiB as BF16, which the first cache holds. */
-#define CHUNK 16
+/* Higher: fewer products for each weight that is read; lower: sums are ready before they are needed again. */
+#define STRIPS 3
+#define ROWS 8
+/* Blocks of three strips at once: 24 KiB as BF16, which the first cache holds beside rows of x. */
+#define CHUNK 8
 
-/* Where a part of the product begins. */
+/* Where some rows of x meet a chunk of up to three strips. */
 struct part {
-  /* A row of a tile of x. */
+  /* A row of a tile of x, and what lies between its blocks. */
   const uint16_t *x;
-  int tile_rows;
-  /* Of each strip: its first block, and that block's scales. */
-  const uint16_t *w[2];
-  const float *scales[2];
+  int64_t x_step;
+  /* Of each strip: blocks as BF16, [pair 16][row 16][2], and their scales. */
+  const uint16_t *w[STRIPS];
+  const float *scales[STRIPS];
   int count;
-  const struct hk_product *product;
-  /* Of the result: its first row, and the first column of its first strip. */
-  int64_t row, column;
-  int valid;
-  __mmask16 columns[2];
+  /* [row][strip][16], which begin here if `first`. */
+  float *totals;
   int first;
+  /* Of each strip: the blocks that come next, in memory, and which lines of each of them this part asks for. */
+  const uint8_t *next[STRIPS];
+  int64_t next_step;
+  int line_begin, line_end;
 };
 
-/*
- * `rows` rows by one or two strips. Sums of a quantized block begin at zero and are added with its scale; those of BF16
- * go on from block to block.
- */
+/* Sums of one block go on from those of the last; or begin at zero, and are added with their scale. */
 static inline __attribute__((always_inline)) void multiply(const int rows, const int strips, const int scaled,
                                                            const struct part *p) {
-  __m512 total[8][2];
+  __m512 sum[ROWS][STRIPS];
+  const uint16_t *x = p->x, *w0 = p->w[0], *w1 = p->w[1], *w2 = p->w[2];
 #pragma GCC unroll 8
   for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-    for (int strip = 0; strip < strips; strip++)
-      total[row][strip] =
-          p->first || row >= p->valid
-              ? _mm512_setzero_ps()
-              : _mm512_maskz_loadu_ps(p->columns[strip], hk_row(p->product, p->row + row) + p->column + strip * HK_STRIP);
-  const uint16_t *x = p->x, *w0 = p->w[0], *w1 = p->w[1];
+#pragma GCC unroll 3
+    for (int strip = 0; strip < strips; strip++) {
+      float *total = p->totals + (row * STRIPS + strip) * HK_STRIP;
+      if (scaled && p->first) _mm512_store_ps(total, _mm512_setzero_ps());
+      sum[row][strip] = scaled || p->first ? _mm512_setzero_ps() : _mm512_load_ps(total);
+    }
   for (int block = 0; block < p->count; block++) {
-    __m512 sum[8][2];
-#pragma GCC unroll 8
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-      for (int strip = 0; strip < strips; strip++) sum[row][strip] = scaled ? _mm512_setzero_ps() : total[row][strip];
+    for (int line = p->line_begin; line < p->line_end; line++)
+#pragma GCC unroll 3
+      for (int strip = 0; strip < strips; strip++)
+        _mm_prefetch((const char *)p->next[strip] + block * p->next_step + line * 64, _MM_HINT_T1);
 #pragma GCC unroll 2
     for (int pair = 0; pair < 16; pair++) {
       const __m512bh first = (__m512bh)_mm512_loadu_si512(w0 + pair * 32);
       const __m512bh second = strips > 1 ? (__m512bh)_mm512_loadu_si512(w1 + pair * 32) : first;
+      const __m512bh third = strips > 2 ? (__m512bh)_mm512_loadu_si512(w2 + pair * 32) : first;
 #pragma GCC unroll 8
       for (int row = 0; row < rows; row++) {
         const __m512bh both = (__m512bh)_mm512_set1_epi32(((const int32_t *)(x + row * HK_BLOCK))[pair]);
         sum[row][0] = _mm512_dpbf16_ps(sum[row][0], both, first);
         if (strips > 1) sum[row][1] = _mm512_dpbf16_ps(sum[row][1], both, second);
+        if (strips > 2) sum[row][2] = _mm512_dpbf16_ps(sum[row][2], both, third);
       }
     }
-#pragma GCC unroll 2
-    for (int strip = 0; strip < strips; strip++) {
-      const __m512 scale = scaled ? _mm512_load_ps(p->scales[strip] + block * HK_STRIP) : _mm512_setzero_ps();
+    if (scaled) {
+#pragma GCC unroll 3
+      for (int strip = 0; strip < strips; strip++) {
+        const __m512 scale = _mm512_load_ps(p->scales[strip] + block * HK_STRIP);
 #pragma GCC unroll 8
-      for (int row = 0; row < rows; row++)
-        total[row][strip] =
-            scaled ? _mm512_fmadd_ps(scale, sum[row][strip], total[row][strip]) : sum[row][strip];
+        for (int row = 0; row < rows; row++) {
+          float *total = p->totals + (row * STRIPS + strip) * HK_STRIP;
+          _mm512_store_ps(total, _mm512_fmadd_ps(scale, sum[row][strip], _mm512_load_ps(total)));
+          sum[row][strip] = _mm512_setzero_ps();
+        }
+      }
     }
-    x += p->tile_rows * HK_BLOCK;
+    x += p->x_step;
     w0 += HK_BLOCK_BYTES / 2;
     w1 += HK_BLOCK_BYTES / 2;
+    w2 += HK_BLOCK_BYTES / 2;
   }
+  if (!scaled) {
 #pragma GCC unroll 8
-  for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-    for (int strip = 0; strip < strips; strip++)
-      if (row < p->valid)
-        _mm512_mask_storeu_ps(hk_row(p->product, p->row + row) + p->column + strip * HK_STRIP, p->columns[strip],
-                              total[row][strip]);
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 3
+      for (int strip = 0; strip < strips; strip++)
+        _mm512_store_ps(p->totals + (row * STRIPS + strip) * HK_STRIP, sum[row][strip]);
+  }
 }
 
-/* Rows that are multiplied together: as many as sums fit into registers beside their totals. */
 static void multiply_rows(int rows, int strips, int scaled, const struct part *p) {
 #define CASE(count)                                                                                                    \
   case count:                                                                                                          \
-    if (strips > 1 && scaled) multiply(count, 2, 1, p);                                                                \
-    else if (strips > 1) multiply(count, 2, 0, p);                                                                     \
+    if (strips == 3 && scaled) multiply(count, 3, 1, p);                                                               \
+    else if (strips == 3) multiply(count, 3, 0, p);                                                                    \
+    else if (strips == 2 && scaled) multiply(count, 2, 1, p);                                                          \
+    else if (strips == 2) multiply(count, 2, 0, p);                                                                    \
     else if (scaled) multiply(count, 1, 1, p);                                                                         \
     else multiply(count, 1, 0, p);                                                                                     \
     break
@@ -89,48 +102,86 @@ static void multiply_rows(int rows, int strips, int scaled, const struct part *p
     CASE(1);
     CASE(2);
     CASE(4);
-    CASE(6);
     CASE(8);
   }
 #undef CASE
 }
 
+/* Rows that are multiplied together where so many are left: of a tile, which has them even where x has no more. */
+static inline int rows_of(int64_t left) { return left > 4 ? 8 : left > 2 ? 4 : left > 1 ? 2 : 1; }
+
+/* Up to three strips, and the rows of x from `from` to `to`, which begin a tile. */
+struct stripe {
+  const struct hk_product *p;
+  int64_t strip, from, to;
+  int strips;
+  /* Where it goes on behind the last chunk. */
+  const uint8_t *next;
+  float *totals;
+};
+
+static inline __attribute__((always_inline)) void expand(const enum hk_type type, const struct stripe *s, int64_t chunk,
+                                                         int count, uint16_t (*expanded)[CHUNK * HK_BLOCK_BYTES / 2],
+                                                         float (*scales)[CHUNK * HK_STRIP]) {
+  const int64_t blocks = s->p->blocks, strip_bytes = hk_strip_bytes(type, blocks);
+  const uint8_t *packed = s->p->weights + s->strip * strip_bytes;
+  for (int side = 0; side < s->strips; side++, packed += strip_bytes)
+    if (type == HK_Q4_0 || type == HK_Q8_0)
+      hk_expand(type, packed, blocks, chunk, count, expanded[side], scales[side]);
+    else hk_expand_super(type, packed, blocks, chunk, count, expanded[side]);
+}
+
+/* All rows by one chunk. */
+static inline __attribute__((always_inline)) void multiply_chunk(const enum hk_type type, const struct stripe *s,
+                                                                 struct part *part, int64_t chunk) {
+  const int scaled = type == HK_Q4_0 || type == HK_Q8_0, tile_rows = hk_tile_rows(s->p->m);
+  const int lines = (int)(hk_integer_bytes(type) / 64), parts = (int)hk_ceil_div(s->to - s->from, ROWS);
+  part->x_step = tile_rows * HK_BLOCK;
+  part->totals = s->totals;
+  for (int64_t row = s->from, index = 0; row < s->to; row += ROWS, index++) {
+    part->x = s->p->x + (row / tile_rows * s->p->blocks + chunk) * part->x_step + row % tile_rows * HK_BLOCK;
+    part->line_begin = (int)(lines * index / parts);
+    part->line_end = s->next ? (int)(lines * (index + 1) / parts) : part->line_begin;
+    multiply_rows(rows_of(s->to - row), s->strips, scaled, part);
+    part->totals += ROWS * STRIPS * HK_STRIP;
+  }
+}
+
+static void write_rows(const struct stripe *s) {
+  for (int64_t row = s->from; row < s->to; row++)
+    for (int strip = 0; strip < s->strips; strip++)
+      _mm512_mask_storeu_ps(hk_row(s->p, row) + (s->strip + strip) * HK_STRIP, hk_columns(s->p->n, s->strip + strip),
+                            _mm512_load_ps(s->totals + ((row - s->from) * STRIPS + strip) * HK_STRIP));
+}
+
 static inline __attribute__((always_inline)) void product(const enum hk_type type, const struct hk_product *p,
                                                           int64_t begin, int64_t end) {
-  const int scaled = type == HK_Q4_0 || type == HK_Q8_0, in_memory = type == HK_BF16;
-  uint16_t expanded[2][CHUNK * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
-  float scales[2][CHUNK * HK_STRIP] __attribute__((aligned(64)));
-  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
-  const int tile_rows = hk_tile_rows(p->m);
+  uint16_t expanded[STRIPS][CHUNK * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
+  float scales[STRIPS][CHUNK * HK_STRIP] __attribute__((aligned(64)));
+  float totals[HK_PASS_MAX * STRIPS * HK_STRIP] __attribute__((aligned(64)));
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks), bytes = hk_integer_bytes(type);
   const int64_t pass = hk_pass_rows(p->m);
-  for (int64_t from = 0; from < p->m; from += pass) {
-    const int64_t to = from + pass < p->m ? from + pass : p->m;
-    for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
-      struct part part = {.tile_rows = tile_rows, .product = p, .first = chunk == 0};
-      part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
-      for (int64_t strip = begin; strip < end; strip += 2) {
-        const int strips = end - strip > 1 ? 2 : 1;
-        for (int side = 0; side < 2; side++) {
-          const uint8_t *packed = p->weights + (strip + (side < strips ? side : 0)) * strip_bytes;
-          part.columns[side] = side < strips ? hk_columns(p->n, strip + side) : 0;
-          part.w[side] = in_memory ? (const uint16_t *)(packed + chunk * HK_BLOCK_BYTES) : expanded[side];
+  for (int64_t strip = begin; strip < end; strip += STRIPS) {
+    struct stripe s = {.p = p, .strip = strip, .totals = totals};
+    s.strips = end - strip < STRIPS ? (int)(end - strip) : STRIPS;
+    const uint8_t *packed = p->weights + strip * strip_bytes;
+    for (s.from = 0; s.from < p->m; s.from = s.to) {
+      s.to = s.from + pass < p->m ? s.from + pass : p->m;
+      for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
+        struct part part = {.first = chunk == 0, .next_step = bytes};
+        part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
+        const int is_last = chunk + CHUNK >= p->blocks;
+        const int64_t ahead = is_last ? STRIPS * strip_bytes : (chunk + CHUNK) * bytes;
+        s.next = s.from == 0 && (!is_last || strip + 2 * STRIPS <= end) ? packed + ahead : NULL;
+        for (int side = 0; side < s.strips; side++) {
+          part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + side * strip_bytes + chunk * bytes) : expanded[side];
           part.scales[side] = scales[side];
-          if (scaled && side < strips)
-            hk_expand(type, packed, p->blocks, chunk, part.count, expanded[side], scales[side]);
-          else if (!in_memory && side < strips)
-            hk_expand_super(type, packed, p->blocks, chunk, part.count, expanded[side]);
+          part.next[side] = s.next + side * strip_bytes;
         }
-        for (int64_t row = from; row < to;) {
-          const int64_t tile = row / tile_rows, within = row % tile_rows;
-          const int left = (int)(tile_rows - within);
-          const int rows = left >= 8 && !scaled ? 8 : left >= 6 && scaled ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-          part.x = p->x + ((tile * p->blocks + chunk) * tile_rows + within) * HK_BLOCK;
-          part.row = row, part.column = strip * HK_STRIP;
-          part.valid = to - row < rows ? (int)(to - row) : rows;
-          multiply_rows(rows, strips, scaled, &part);
-          row += rows;
-        }
+        if (type != HK_BF16) expand(type, &s, chunk, part.count, expanded, scales);
+        multiply_chunk(type, &s, &part, chunk);
       }
+      write_rows(&s);
     }
   }
 }
