@@ -55,22 +55,27 @@ static inline __attribute__((always_inline)) floats widened_all(const enum hk_kv
 
 struct work;
 struct rows;
+struct ahead;
+struct values;
 static inline __attribute__((always_inline)) void order_keys(const enum hk_kv_type type, const struct work *w,
-                                                             const struct rows *rows, int64_t offset, float *to);
+                                                             const struct rows *rows, int64_t offset, float *to,
+                                                             struct ahead *ahead);
 static inline __attribute__((always_inline)) void multiply_keys(const int count, const float *q, int64_t padded,
                                                                 const float *keys, float (*scores)[HK_STEP], int group);
 static inline __attribute__((always_inline)) void multiply_values(const int count, const int vectors,
+                                                                  const enum hk_kv_type type,
                                                                   float (*scores)[HK_STEP], int tokens,
-                                                                  const float *values, int64_t padded,
-                                                                  const float *factors, float *part);
+                                                                  const struct values *values, int begin,
+                                                                  const float *factors, int64_t padded, float *part);
 #include "attention-tile.h"
 
 /* Two tokens at a time, four elements of each: 128 bits are moved as one. */
 static inline void order_keys(const enum hk_kv_type type, const struct work *w, const struct rows *rows,
-                              int64_t offset, float *to) {
+                              int64_t offset, float *to, struct ahead *ahead) {
   for (int first = 0; first < rows->count; first += 16, to += 16 * w->padded)
     for (int half = 0; half < 2; half++)
       for (int third = 0; third < 4; third++) {
+        ask(ahead, 2 * ahead->each);
         const uint8_t *const *from = rows->keys + first + 8 * half + third;
         for (int index = 0; index < w->padded / 8; index++) {
           const __m256 a = widened(type, from[0] + offset, index, w->a->head_dim);
@@ -113,18 +118,19 @@ static inline void multiply_keys(const int count, const float *q, int64_t padded
   }
 }
 
-static inline void multiply_values(const int count, const int vectors, float (*scores)[HK_STEP], int tokens,
-                                   const float *values, int64_t padded, const float *factors, float *part) {
+static inline void multiply_values(const int count, const int vectors, const enum hk_kv_type type,
+                                   float (*scores)[HK_STEP], int tokens, const struct values *values, int begin,
+                                   const float *factors, int64_t padded, float *part) {
   __m256 sum[ROWS][VALUE_VECTORS];
 #pragma GCC unroll 2
   for (int row = 0; row < count; row++)
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; v++)
       sum[row][v] = _mm256_mul_ps(_mm256_loadu_ps(part + row * padded + 8 * v), _mm256_set1_ps(factors[row]));
-  for (int token = 0; token < tokens; token++, values += padded) {
+  for (int token = 0; token < tokens; token++) {
     __m256 value[VALUE_VECTORS];
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; v++) value[v] = _mm256_loadu_ps(values + 8 * v);
+    for (int v = 0; v < vectors; v++) value[v] = value_of(type, values, token, begin + v);
 #pragma GCC unroll 2
     for (int row = 0; row < count; row++) {
       const __m256 p = _mm256_set1_ps(scores[row][token]);

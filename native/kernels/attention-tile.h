@@ -18,8 +18,9 @@ struct sums {
 struct step {
   /* [group of 16 tokens][four elements][4][token][element 4]: token 4 × the third index + the second. */
   float keys[HK_STEP * HK_HEAD_MAX] __attribute__((aligned(64)));
-  /* [token][element], in rows of head_dim rounded up to 16. */
+  /* [token][element], in rows of head_dim rounded up to 16; where more query vectors need them than one takes. */
   float values[HK_STEP * HK_HEAD_MAX] __attribute__((aligned(64)));
+  const uint8_t *rows[HK_STEP];
 };
 
 struct work {
@@ -59,15 +60,18 @@ static inline __attribute__((always_inline)) floats widened(const enum hk_kv_typ
   return widened_all(type, some, 0);
 }
 
-static inline __attribute__((always_inline)) void widen_values(const enum hk_kv_type type, const struct work *w,
-                                                               const uint8_t *const *rows, int count, int64_t offset,
-                                                               float *to) {
-  for (int token = 0; token < count; token++, to += w->padded)
-    for (int index = 0; index < w->padded / LANES; index++)
-      store(to + index * LANES, widened(type, rows[token] + offset, index, w->a->head_dim));
+/* Values of a step, wherever they are: of each token its row, and where in it a head of whole vectors begins. */
+struct values {
+  const uint8_t *const *rows;
+  int64_t offset;
+};
+
+static inline __attribute__((always_inline)) floats value_of(const enum hk_kv_type type, const struct values *values,
+                                                             int token, int index) {
+  return widened_all(type, values->rows[token] + values->offset, index);
 }
 
-/* Rows of a step and of the one behind it. */
+/* Rows of a step. */
 struct rows {
   const uint8_t *keys[HK_STEP], *values[HK_STEP];
   int count;
@@ -85,34 +89,59 @@ static void find_rows(const struct work *w, int64_t first, int64_t end, struct r
     rows->keys[token] = rows->keys[rows->count - 1];
 }
 
-/* Into the second cache: what another head is about to read then is there. */
-static inline void prefetch_head(const struct work *w, const struct rows *rows, int64_t offset) {
-  for (int token = 0; token < rows->count; token++)
-    for (int64_t at = offset & ~63; at < offset + w->a->head_bytes; at += 64) {
-      _mm_prefetch((const char *)rows->keys[token] + at, _MM_HINT_T1);
-      _mm_prefetch((const char *)rows->values[token] + at, _MM_HINT_T1);
-    }
+/*
+ * What of the step behind is asked for, into the second cache, while a head of this one is widened: for all heads, but a
+ * share of its tokens. Memory is read in longer pieces so than head by head, and there is always something under way.
+ */
+struct ahead {
+  const struct rows *rows;
+  /* Tokens up to `end`, and of each the cache lines [first, last) from its row on. */
+  int token, end, line, first, last;
+  /* Those of one head of one token, at least. */
+  int each;
+};
+
+static inline struct ahead ahead_of(const struct work *w, const struct rows *next, int head) {
+  const struct hk_attention_task *t = w->task;
+  const int heads = t->head_end - t->head_begin, index = head - t->head_begin;
+  const int first = (int)(t->head_begin * w->a->head_bytes / 64);
+  return (struct ahead){.rows = next,
+                        .token = next->count * index / heads,
+                        .end = next->count * (index + 1) / heads,
+                        .line = first,
+                        .first = first,
+                        .last = (int)hk_ceil_div(t->head_end * w->a->head_bytes, 64),
+                        .each = (int)hk_ceil_div(w->a->head_bytes, 64)};
 }
 
-static void widen_step(const struct work *w, const struct rows *rows, int64_t offset, struct step *step) {
-  switch (w->a->type) {
-    case HK_KV_F16:
-      order_keys(HK_KV_F16, w, rows, offset, step->keys);
-      widen_values(HK_KV_F16, w, rows->values, rows->count, offset, step->values);
-      break;
-    case HK_KV_Q8_0:
-      order_keys(HK_KV_Q8_0, w, rows, offset, step->keys);
-      widen_values(HK_KV_Q8_0, w, rows->values, rows->count, offset, step->values);
-      break;
-    default:
-      order_keys(HK_KV_F32, w, rows, offset, step->keys);
-      widen_values(HK_KV_F32, w, rows->values, rows->count, offset, step->values);
+/* The next `lines` of keys and as many of values. */
+static inline __attribute__((always_inline)) void ask(struct ahead *a, int lines) {
+  for (; lines > 0 && a->token < a->end; lines--) {
+    _mm_prefetch((const char *)a->rows->keys[a->token] + 64 * a->line, _MM_HINT_T1);
+    _mm_prefetch((const char *)a->rows->values[a->token] + 64 * a->line, _MM_HINT_T1);
+    if (++a->line == a->last) a->line = a->first, a->token++;
   }
 }
 
+static inline __attribute__((always_inline)) void widen_values(const enum hk_kv_type type, const struct work *w,
+                                                               const struct rows *rows, int64_t offset, float *to) {
+  for (int token = 0; token < rows->count; token++, to += w->padded)
+    for (int index = 0; index < w->padded / LANES; index++)
+      store(to + index * LANES, widened(type, rows->values[token] + offset, index, w->a->head_dim));
+}
+
+/* Of a step what all query vectors of a KV head read: keys, and perhaps values. */
+static inline __attribute__((always_inline)) void widen_step(const enum hk_kv_type type, const struct work *w,
+                                                             const struct rows *rows, int64_t offset, int with_values,
+                                                             struct step *step, struct ahead *ahead) {
+  order_keys(type, w, rows, offset, step->keys, ahead);
+  if (with_values) widen_values(type, w, rows, offset, step->values);
+}
+
 /* Sums of `count` query vectors over one step, of whose tokens each sees the first `seen`. */
-static inline __attribute__((always_inline)) void attend_rows(const int count, struct work *w, const struct step *step,
-                                                              int query, const int *seen) {
+static inline __attribute__((always_inline)) void attend_rows(const int count, const enum hk_kv_type type,
+                                                              struct work *w, const struct step *step,
+                                                              const struct values *values, int query, const int *seen) {
   float scores[ROWS][HK_STEP] __attribute__((aligned(64)));
   const int64_t padded = w->padded;
   int tokens = 0;
@@ -148,14 +177,16 @@ static inline __attribute__((always_inline)) void attend_rows(const int count, s
   float *part = w->part + query * padded;
   for (int64_t begin = 0; begin < padded; begin += VALUE_VECTORS * LANES) {
     const int vectors = (int)hk_min(VALUE_VECTORS, (padded - begin) / LANES);
-#define CASE(n) case n: multiply_values(count, n, scores, tokens, step->values + begin, padded, factors, part + begin); break
+#define CASE(n) case n: multiply_values(count, n, type, scores, tokens, values, (int)(begin / LANES), factors, padded, part + begin); break
     switch (vectors) { CASE(1); CASE(2); CASE(3); CASE(4); }
 #undef CASE
   }
 }
 
 /* All query vectors of one KV head, which are `count` from `query` on; `first` is the position of the step. */
-static void attend_step(struct work *w, const struct step *step, int64_t first, int query, int count) {
+static inline __attribute__((always_inline)) void attend_step(const enum hk_kv_type type, struct work *w,
+                                                              const struct step *step, const struct values *values,
+                                                              int64_t first, int query, int count) {
   const int group = (int)(w->a->heads / w->a->kv_heads);
   for (int at = 0; at < count; at += ROWS) {
     const int rows = count - at < ROWS ? count - at : ROWS;
@@ -166,12 +197,29 @@ static void attend_step(struct work *w, const struct step *step, int64_t first, 
       any |= seen[row];
     }
     if (!any) continue;
-    if (rows == 1) attend_rows(1, w, step, query + at, seen);
+    if (rows == 1) attend_rows(1, type, w, step, values, query + at, seen);
 #if ROWS > 2
-    else if (rows == 2) attend_rows(2, w, step, query + at, seen);
-    else if (rows == 3) attend_rows(3, w, step, query + at, seen);
+    else if (rows == 2) attend_rows(2, type, w, step, values, query + at, seen);
+    else if (rows == 3) attend_rows(3, type, w, step, values, query + at, seen);
 #endif
-    else attend_rows(ROWS, w, step, query + at, seen);
+    else attend_rows(ROWS, type, w, step, values, query + at, seen);
+  }
+}
+
+/* One KV head of a step by its `count` query vectors. Few of them widen values as they go, if it has whole vectors. */
+static inline __attribute__((always_inline)) void attend_head(const enum hk_kv_type type, struct work *w,
+                                                              struct step *step, const struct rows *rows,
+                                                              struct ahead *ahead, int64_t first, int head, int count) {
+  const int64_t offset = head * w->a->head_bytes;
+  const int query = (head - w->task->head_begin) * count;
+  const int widens = count > ROWS || w->a->head_dim != w->padded;
+  widen_step(type, w, rows, offset, widens, step, ahead);
+  if (widens) {
+    const struct values values = {step->rows, 0};
+    attend_step(HK_KV_F32, w, step, &values, first, query, count);
+  } else {
+    const struct values values = {rows->values, offset};
+    attend_step(type, w, step, &values, first, query, count);
   }
 }
 
@@ -253,9 +301,10 @@ static void attend_part(struct work *w, int64_t part, struct step *step) {
     rows[side ^ 1].count = 0;
     if (first + HK_STEP < end) find_rows(w, first + HK_STEP, end, &rows[side ^ 1]);
     for (int head = task->head_begin; head < task->head_end; head++) {
-      prefetch_head(w, &rows[side ^ 1], head * w->a->head_bytes);
-      widen_step(w, &rows[side], head * w->a->head_bytes, step);
-      attend_step(w, step, first, (head - task->head_begin) * queries, queries);
+      struct ahead ahead = ahead_of(w, &rows[side ^ 1], head);
+#define CASE(type) case type: attend_head(type, w, step, &rows[side], &ahead, first, head, queries); break
+      switch (w->a->type) { CASE(HK_KV_F32); CASE(HK_KV_F16); CASE(HK_KV_Q8_0); }
+#undef CASE
     }
   }
 }
@@ -267,6 +316,7 @@ static void attend(const struct hk_attention *a, const struct hk_attention_task 
   float memory[3][queries * padded] __attribute__((aligned(64)));
   struct work w = {.a = a, .task = task, .padded = padded, .queries = queries};
   w.q = memory[0], w.part = memory[1], w.total = memory[2];
+  for (int token = 0; token < HK_STEP; token++) step.rows[token] = (const uint8_t *)(step.values + token * padded);
   take_queries(&w);
   for (int64_t part = task->part_begin; part < task->part_end; part++) {
     attend_part(&w, part, &step);
