@@ -42,6 +42,8 @@ export const headers = {
   /** Fingerprint of the key that proves it, or `unproven`: the other is a label. */
   provider_key: 'x-hpcserve-provider-key',
   site: 'x-hpcserve-site',
+  /** On answers of native replicas: what of the request was taken and is without effect. */
+  warning: 'x-hpcserve-warning',
   /** Asked in a request: quality of service, and the providers it trusts; see docs/gateway.md. */
   qos: 'x-hpcserve-qos',
   providers: 'x-hpcserve-providers',

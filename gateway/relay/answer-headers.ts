@@ -24,7 +24,7 @@ const own = new Set([
   'alt-svc',
 ]);
 
-/** Who answered is said by the gateway, which knows it; a replica could say anything. */
+/** Who answered is said by the gateway, which knows it; a replica could say anything. Its warnings are its own. */
 const ownPrefix = 'x-hpcserve-';
 
 export interface AnswerHeaders {
@@ -52,7 +52,7 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
     const value = fields[index + 1]!;
     if (name === headers.refused) refused = readRefused(value);
     if (name === headers.moved) moved = parseMoved(value);
-    if (own.has(name) || name.startsWith(ownPrefix)) continue;
+    if (own.has(name) || (name.startsWith(ownPrefix) && name !== headers.warning)) continue;
     if (name === 'content-type') contentType = value.toLowerCase();
     else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();
     pairs.push(name, value);

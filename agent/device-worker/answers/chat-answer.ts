@@ -20,12 +20,21 @@ export interface ChatDelta {
   empty: boolean;
 }
 
+type CallDelta = { index?: number; function: { name?: string; arguments: string } };
+
+/** How a chat's answer is written. */
+export interface ChatForm extends AnswerForm {
+  /** One call, as `function_call`, in the form before `tool_calls`. */
+  as_function: boolean;
+}
+
 /** One choice of a chat completion as it grows. */
 export class ChatChoice {
   readonly index: number;
   readonly #parser: OutputParser;
   readonly #pieces: PieceSource;
   readonly #logprobs: boolean;
+  readonly #as_function: boolean;
   #content = '';
   #reasoning = '';
   readonly #calls: ToolCall[] = [];
@@ -33,11 +42,12 @@ export class ChatChoice {
   readonly #token_ids: number[] = [];
   #finishReason: string | null = null;
 
-  constructor(index: number, form: AnswerForm, pieces: PieceSource, logprobs: boolean) {
+  constructor(index: number, form: ChatForm, pieces: PieceSource, logprobs: boolean) {
     this.index = index;
     this.#parser = new OutputParser(form);
     this.#pieces = pieces;
     this.#logprobs = logprobs;
+    this.#as_function = form.as_function;
   }
 
   take(event: TextEvent): ChatDelta {
@@ -61,11 +71,11 @@ export class ChatChoice {
     this.#entries.push(...entries);
     this.#token_ids.push(...event.token_ids);
     if (event.finish !== undefined)
-      this.#finishReason = this.#parser.tool_calls > 0 ? 'tool_calls' : event.finish;
+      this.#finishReason = this.#parser.tool_calls > 0 ? this.#endOfCalls : event.finish;
     const delta = {
       ...(parsed.reasoning === '' ? {} : { reasoning_content: parsed.reasoning }),
       ...(parsed.content === '' ? {} : { content: parsed.content }),
-      ...(calls.length === 0 ? {} : { tool_calls: calls }),
+      ...this.#called(calls),
     };
     return {
       delta,
@@ -86,12 +96,26 @@ export class ChatChoice {
         content: this.#content === '' && hasCalls ? null : this.#content,
         refusal: null,
         ...(this.#reasoning === '' ? {} : { reasoning_content: this.#reasoning }),
-        ...(hasCalls ? { tool_calls: this.#calls } : {}),
+        ...this.#called(this.#calls),
       },
       logprobs: this.#logprobs ? { content: this.#entries, refusal: null } : null,
       finish_reason: this.#finishReason,
       ...(withTokenIds ? { [continuation.token_ids]: this.#token_ids } : {}),
     };
+  }
+
+  get #endOfCalls(): string {
+    return this.#as_function ? 'function_call' : 'tool_calls';
+  }
+
+  /** The member that tells of calls, whole or as they grow; of functions only the first is told. */
+  #called(calls: readonly CallDelta[]): Record<string, unknown> {
+    if (calls.length === 0) return {};
+    if (!this.#as_function) return { tool_calls: calls };
+    const ofFirst = calls.filter(({ index }, at) => (index ?? at) === 0);
+    if (ofFirst.length === 0) return {};
+    const text = ofFirst.map((call) => call.function.arguments).join('');
+    return { function_call: { ...ofFirst[0]!.function, arguments: text } };
   }
 
   #parse(event: TextEvent): AnswerDelta {

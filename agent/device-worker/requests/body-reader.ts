@@ -4,6 +4,9 @@ import { nearest } from '../../../spec/nearest.ts';
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
 
+/** Longest grammar in GBNF. Lower: less work for hostile requests; higher: larger grammars. */
+export const grammar_chars_max = 256 * 1024;
+
 /** Of names and values that a client made up, what messages show. */
 const shown_chars_max = 200;
 
@@ -25,12 +28,26 @@ const harmless = [
   'prediction',
 ];
 
+/** What other servers call parameters that are here under another name, which no letters lead to. */
+const foreignNames: ReadonlyMap<string, string> = new Map([
+  ['repeat_penalty', 'repetition_penalty'],
+  ['num_predict', 'max_completion_tokens'],
+  ['n_predict', 'max_completion_tokens'],
+  ['max_new_tokens', 'max_completion_tokens'],
+  ['max_output_tokens', 'max_completion_tokens'],
+  ['max_tokens_to_sample', 'max_completion_tokens'],
+  ['stop_sequences', 'stop'],
+  ['num_return_sequences', 'n'],
+]);
+
 /**
  * Reads a JSON object parameter by parameter: each is checked for its type and range, `null` counts as
  * absent, and what nobody asked for is refused by name at the end.
  */
 export class BodyReader {
   readonly body: JsonObject;
+  /** What of the request is taken and without effect: its answer says so in a header. */
+  readonly warnings: string[] = [];
   readonly #prefix: string;
   readonly #known = new Set<string>();
 
@@ -111,6 +128,11 @@ export class BodyReader {
     for (const name of names) this.#known.add(name);
   }
 
+  /** Names that nothing has read. */
+  unread(): string[] {
+    return Object.keys(this.body).filter((name) => !this.#known.has(name));
+  }
+
   /** Refuses a parameter that is understood and cannot be fulfilled. */
   unsupported(name: string, reason: string): void {
     if (this.raw(name) !== undefined)
@@ -123,9 +145,8 @@ export class BodyReader {
   /** @throws HpcserveError E_REQUEST_PARAMETER for the first parameter that nothing has read */
   finish(): void {
     if (this.#prefix === '') this.ignore(...harmless);
-    for (const name of Object.keys(this.body)) {
-      if (this.#known.has(name)) continue;
-      const near = nearest(name, this.#known);
+    for (const name of this.unread()) {
+      const near = foreignNames.get(name) ?? nearest(name, this.#known);
       throw new HpcserveError('E_REQUEST_PARAMETER', {
         what: `Unknown parameter: \`${this.path(name)}\`${near === undefined ? '' : `; did you mean \`${near}\`?`}`,
         details: { param: this.path(name) },

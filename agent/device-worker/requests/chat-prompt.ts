@@ -1,7 +1,7 @@
 /** From the messages of a request to the prompt that the model reads. */
 import type { ChatMessage, RenderOptions } from '../../text/chat-template.ts';
-import type { ServedModel } from '../served-model.ts';
-import type { BodyReader } from './body-reader.ts';
+import type { ModelText, ServedModel } from '../served-model.ts';
+import type { BodyReader, JsonObject } from './body-reader.ts';
 import { answerLength_tokens, checkTextLength } from './limits.ts';
 import { readMessages } from './messages.ts';
 import { type ReasoningRequest, readReasoning, reasoningVariables } from './reasoning.ts';
@@ -22,8 +22,16 @@ export interface RenderedChat {
   tokens(): Int32Array;
 }
 
-export function readRenderOptions(body: BodyReader, reasoning: ReasoningRequest): ChatOptions {
-  const variables = { ...reasoningVariables(reasoning), ...body.object('chat_template_kwargs')?.body };
+export function readRenderOptions(
+  body: BodyReader,
+  reasoning: ReasoningRequest,
+  { template }: ModelText,
+): ChatOptions {
+  const variables = {
+    ...reasoningVariables(reasoning),
+    ...readVerbosity(body, template.source),
+    ...body.object('chat_template_kwargs')?.body,
+  };
   const continue_final_message = body.boolean('continue_final_message') ?? false;
   const generation = body.boolean('add_generation_prompt');
   if (continue_final_message && generation === true)
@@ -35,11 +43,20 @@ export function readRenderOptions(body: BodyReader, reasoning: ReasoningRequest)
   };
 }
 
+/** Templates that know it get it; of the others, that of OpenAI's default alone asks for nothing. */
+function readVerbosity(body: BodyReader, template: string): JsonObject {
+  const verbosity = body.oneOf('verbosity', ['low', 'medium', 'high']);
+  if (verbosity === undefined) return {};
+  if (verbosity !== 'medium' && !template.includes('verbosity'))
+    body.warnings.push('verbosity is not known to the chat template and without effect');
+  return { verbosity };
+}
+
 /** A chat that is only to be made into tokens: nothing else may be asked. */
 export function readRenderedChat(body: BodyReader, model: ServedModel): RenderedChat {
   const messages = readMessages(body);
   const tools = readTools(body, model.text!.tool_format);
-  const options = readRenderOptions(body, readReasoning(body));
+  const options = readRenderOptions(body, readReasoning(body), model.text!);
   body.unsupported('chat_template', "the model's own template is used");
   body.finish();
   return renderChat({ messages, tools, ...options }, model, undefined, Date.now());

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { checkGrammarWidth } from '../../text/grammar/grammar-width.ts';
 import { promptOpensReasoning, reasoningClose } from '../../text/output/reasoning.ts';
 import { type AnswerContext, type AnswerKind, answer } from '../answers/answer.ts';
 import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
+import { withWarnings } from '../answers/warnings.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader } from './body-reader.ts';
@@ -13,7 +13,8 @@ import { answerLength_tokens } from './limits.ts';
 import { readMessages } from './messages.ts';
 import { readReasoning, reasoningLimit } from './reasoning.ts';
 import { readResponseFormat } from './response-format.ts';
-import { readTools, type ToolRequest } from './tools.ts';
+import { onlyGrammar, type PossibleBound, readStructuredOutputs } from './structured-outputs.ts';
+import { readTools } from './tools.ts';
 
 /** OpenAI's bound on `top_logprobs`. Lower: shorter answers; higher: more than its clients ask for. */
 const alternatives_max = 20;
@@ -24,14 +25,18 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
   const parameters = readGeneration(body, text.vocabulary.n_tokens);
   const messages = readMessages(body);
   const tools = readTools(body, text.tool_format);
-  const format = readResponseFormat(body);
+  const bounds = [
+    { param: 'response_format', gbnf: readResponseFormat(body) },
+    readStructuredOutputs(body),
+    { param: tools?.as_function ? 'function_call' : 'tool_choice', gbnf: tools?.grammar },
+  ];
   const logprobs = readLogprobs(body);
   const wanted =
     body.number('max_completion_tokens', { min: 1, integer: true }) ??
     body.number('max_tokens', { min: 1, integer: true });
   body.ignore('max_tokens');
   const reasoning = readReasoning(body);
-  const options = readRenderOptions(body, reasoning);
+  const options = readRenderOptions(body, reasoning, text);
   refuseOthers(body);
   body.finish();
 
@@ -45,12 +50,13 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
   const form = {
     reasoning: text.reasons ? { opened } : undefined,
     tools: tools && { format: tools.format, names: tools.names },
+    as_function: tools?.as_function ?? false,
   };
   const choices = Array.from(
     { length: parameters.n },
     (_, index) => new ChatChoice(index, form, text.pieces, logprobs !== undefined),
   );
-  const grammar = constraint(body, parameters, format, tools, text.reasons && opened);
+  const grammar = constraint(body, parameters, bounds, text.reasons && opened);
   const max_tokens = answerLength_tokens(tokens.length, wanted, model.context_tokens, 'messages');
   const limit = text.reasons ? reasoningLimit(reasoning, max_tokens, opened, text) : undefined;
   answer<ChatDelta>(
@@ -67,7 +73,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
       grammar,
     },
     chatKind(continued?.id ?? `chatcmpl-${randomUUID()}`, choices),
-    context,
+    withWarnings(context, body.warnings),
   );
 }
 
@@ -100,7 +106,6 @@ function readLogprobs(body: BodyReader): number | undefined {
 function refuseOthers(body: BodyReader): void {
   body.unsupported('audio', 'this model writes text only');
   body.unsupported('web_search_options', 'there is no search here');
-  body.unsupported('verbosity', 'say in a message how long the answer should be');
   body.unsupported('chat_template', "the model's own template is used");
   const modalities = body.list('modalities');
   if (modalities?.some((modality) => modality !== 'text'))
@@ -114,19 +119,12 @@ function refuseOthers(body: BodyReader): void {
 function constraint(
   body: BodyReader,
   parameters: GenerationParameters,
-  format: string | undefined,
-  tools: ToolRequest | undefined,
+  bounds: readonly PossibleBound[],
   thinking: boolean,
 ): GrammarConstraint | undefined {
-  const given = [
-    ['grammar', parameters.grammar?.gbnf],
-    ['response_format', format],
-    ['tool_choice', tools?.grammar],
-  ].filter((pair): pair is [string, string] => pair[1] !== undefined);
-  const [first, second] = given;
-  if (!first) return undefined;
-  if (second) body.refuse(second[0], `cannot be combined with \`${first[0]}\``);
-  if (parameters.ignore_eos) body.refuse('ignore_eos', `cannot be combined with \`${first[0]}\``);
-  checkGrammarWidth(first[1], first[0]);
-  return { gbnf: first[1], ...(thinking ? { after: reasoningClose } : {}) };
+  const gbnf = onlyGrammar(body, parameters, [
+    { param: 'grammar', gbnf: parameters.grammar?.gbnf },
+    ...bounds,
+  ]);
+  return gbnf === undefined ? undefined : { gbnf, ...(thinking ? { after: reasoningClose } : {}) };
 }

@@ -1,14 +1,15 @@
 import { randomUUID } from 'node:crypto';
-import { checkGrammarWidth } from '../../text/grammar/grammar-width.ts';
 import { withBos } from '../../text/prompt-tokens.ts';
 import { type AnswerContext, answer } from '../answers/answer.ts';
 import { CompletionChoice, type CompletionDelta } from '../answers/completion-answer.ts';
 import { noLogprobs } from '../answers/logprobs.ts';
+import { withWarnings } from '../answers/warnings.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { BodyReader, Json } from './body-reader.ts';
 import { readGeneration } from './generation.ts';
 import { answerLength_tokens, checkTextLength } from './limits.ts';
 import { readResponseFormat } from './response-format.ts';
+import { onlyGrammar, readStructuredOutputs } from './structured-outputs.ts';
 
 /** OpenAI's default. */
 const answer_tokens_default = 16;
@@ -35,13 +36,14 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
     body.refuse('best_of', 'is not supported beyond `n`: ask for `n` answers with logprobs and choose');
   body.unsupported('suffix', 'the engine does not fill in the middle');
   const format = readResponseFormat(body);
+  const structured = readStructuredOutputs(body);
   body.finish();
   if (wanted === 0 && !echo) body.refuse('max_tokens', 'must be at least 1 where `echo` is not true');
-  const gbnf = parameters.grammar?.gbnf ?? format;
-  if (parameters.grammar && format) body.refuse('response_format', 'cannot be combined with `grammar`');
-  if (gbnf !== undefined && parameters.ignore_eos)
-    body.refuse('ignore_eos', 'cannot be combined with a grammar');
-  if (gbnf !== undefined) checkGrammarWidth(gbnf, parameters.grammar ? 'grammar' : 'response_format');
+  const gbnf = onlyGrammar(body, parameters, [
+    { param: 'grammar', gbnf: parameters.grammar?.gbnf },
+    { param: 'response_format', gbnf: format },
+    structured,
+  ]);
   const { continued } = parameters;
   if (continued?.prompt_token_ids) {
     if (prompts.length > 1)
@@ -88,7 +90,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
         finish_reason: finish,
       }),
     },
-    context,
+    withWarnings(context, body.warnings),
   );
 }
 

@@ -4,7 +4,7 @@ import { randomInt } from 'node:crypto';
 import { type ContinuedChoice, type ContinueRequest, continuation } from '../../../spec/wire.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
-import { BodyReader, type Json } from './body-reader.ts';
+import { BodyReader, grammar_chars_max, type Json } from './body-reader.ts';
 import { refuseVllmParameters } from './vllm-parameters.ts';
 
 /**
@@ -15,8 +15,6 @@ const choices_max = 128;
 /** OpenAI allows 4. Lower: less work for hostile requests; higher: more, and longer, stop strings. */
 const stops_max = 16;
 const stop_chars_max = 1024;
-/** Longest grammar in GBNF. Lower: less work for hostile requests; higher: larger grammars. */
-const grammar_chars_max = 256 * 1024;
 /** The last instant that a Date can hold (ECMA-262 §21.4.1.1). */
 const latestDate_ms = 8.64e15;
 

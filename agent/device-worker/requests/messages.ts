@@ -2,6 +2,15 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ChatMessage } from '../../text/chat-template.ts';
 import { BodyReader, isObject, type Json } from './body-reader.ts';
 
+/**
+ * Members that helpers of SDKs leave in the messages of answers, which come back with the next request: what they hold
+ * is said again in `content` and `tool_calls`, or is about the answer.
+ */
+const ofAnswers = [
+  ...['refusal', 'annotations', 'parsed', 'audio', 'id', 'logprobs', 'cache_control'],
+  ...['provider_specific_fields', 'thinking_blocks', 'reasoning_details'],
+] as const;
+
 const roles = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 
 /**
@@ -15,27 +24,27 @@ export function readMessages(body: BodyReader): ChatMessage[] {
   if (!list) return body.refuse('messages', 'is required');
   if (list.length === 0) return body.refuse('messages', 'must not be empty');
   if (list.length > messages_max) body.refuse('messages', `may hold at most ${messages_max} messages`);
-  return list.map((message, index) => readMessage(message, `messages.${index}`));
+  return list.map((message, index) => readMessage(message, `messages.${index}`, body.warnings));
 }
 
-function readMessage(value: Json, path: string): ChatMessage {
+/** @param warnings takes members that nobody knows: they are left out */
+function readMessage(value: Json, path: string, warnings: string[]): ChatMessage {
   const reader = new BodyReader(value, path);
   const role = reader.string('role');
   if (role === undefined || !roles.includes(role))
     return reader.refuse('role', `must be one of ${roles.join(', ')}`);
   const content = readContent(reader);
-  const calls = readCalls(reader);
+  const calls = readCalls(reader) ?? readFunctionCall(reader);
   if (content === null && !(role === 'assistant' && (calls || reader.raw('refusal') !== undefined)))
     return reader.refuse('content', 'is required');
-  reader.unsupported('audio', 'this model reads text only');
-  reader.unsupported('function_call', 'it was replaced by `tool_calls`');
-  reader.ignore('refusal', 'annotations');
+  reader.ignore(...ofAnswers);
   const name = reader.string('name');
   const tool_call_id = reader.string('tool_call_id');
   const reasoning = reader.string('reasoning_content') ?? reader.string('reasoning');
-  reader.finish();
+  for (const unread of reader.unread()) warnings.push(`${reader.path(unread)} is not known and left out`);
   return {
-    role,
+    // The result of a function, in the API before tools.
+    role: role === 'function' ? 'tool' : role,
     content,
     ...(name === undefined ? {} : { name }),
     ...(tool_call_id === undefined ? {} : { tool_call_id }),
@@ -79,6 +88,15 @@ function readCalls(reader: BodyReader): ChatMessage['tool_calls'] {
       function: { name, arguments: objectOrText(text) },
     };
   });
+}
+
+/** A call in the API before tools: of one function, without an id. */
+function readFunctionCall(reader: BodyReader): ChatMessage['tool_calls'] {
+  const call = reader.object('function_call');
+  if (!call) return undefined;
+  const name = call.string('name') ?? call.refuse('name', 'is required');
+  const text = call.string('arguments') ?? '{}';
+  return [{ id: `call_${name}`, type: 'function', function: { name, arguments: objectOrText(text) } }];
 }
 
 /** Templates write arguments as JSON themselves, so they get the object; text that is no object stays text. */

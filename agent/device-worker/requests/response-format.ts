@@ -7,16 +7,26 @@ export function readResponseFormat(body: BodyReader): string | undefined {
   if (!format) return undefined;
   const type = format.oneOf('type', ['text', 'json_object', 'json_schema']);
   if (type === undefined) return format.refuse('type', 'is required');
+  // Servers before OpenAI had schemas took them here.
+  const bare = type === 'text' ? undefined : format.raw('schema');
+  const described = type === 'json_schema' ? format.object('json_schema') : undefined;
+  if (bare !== undefined) {
+    if (described) format.refuse('schema', 'cannot be combined with `response_format.json_schema`');
+    format.ignore('name', 'description', 'strict');
+    format.finish();
+    return jsonSchemaGrammar(bare, ['response_format', 'schema'], body.warnings);
+  }
   if (type !== 'json_schema') {
     format.finish();
     return type === 'text' ? undefined : jsonObjectGrammar();
   }
-  const described = format.object('json_schema');
   if (!described) return format.refuse('json_schema', 'is required where `type` is json_schema');
-  described.ignore('name', 'description', 'strict');
+  described.ignore('name', 'description');
+  const strict = described.boolean('strict') ?? false;
   const schema = described.raw('schema');
   described.finish();
   format.finish();
   if (schema === undefined) return described.refuse('schema', 'is required');
-  return jsonSchemaGrammar(schema, ['response_format', 'json_schema', 'schema']);
+  const path = ['response_format', 'json_schema', 'schema'];
+  return jsonSchemaGrammar(schema, path, strict ? undefined : body.warnings);
 }

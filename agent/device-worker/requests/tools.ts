@@ -1,6 +1,6 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type ToolFormat, type ToolFunction, toolGrammar } from '../../text/tools/tool-format.ts';
-import { BodyReader, type Json } from './body-reader.ts';
+import { BodyReader, isObject, type Json } from './body-reader.ts';
 
 export interface ToolRequest {
   /** As the client sent them, for the chat template. */
@@ -9,6 +9,8 @@ export interface ToolRequest {
   names: string[];
   /** GBNF where a call must be made. */
   grammar?: string;
+  /** Asked as `functions`: the answer has one call, as `function_call`. */
+  as_function: boolean;
 }
 
 /** OpenAI's bound is 128. Lower: less work for hostile requests; higher: larger collections of tools. */
@@ -19,14 +21,14 @@ const tools_max = 2000;
  * @returns undefined where no tools are offered, or none may be called
  */
 export function readTools(body: BodyReader, format: ToolFormat | undefined): ToolRequest | undefined {
-  body.unsupported('functions', 'it was replaced by `tools`');
-  body.unsupported('function_call', 'it was replaced by `tool_choice`');
-  const definitions = body.list('tools');
-  if (definitions && definitions.length > tools_max)
-    body.refuse('tools', `may hold at most ${tools_max} tools`);
+  const functions = body.list('functions');
+  const as_function = functions !== undefined;
+  if (as_function && body.list('tools')) body.refuse('functions', 'cannot be combined with `tools`');
+  const definitions = functions?.map((described) => ({ type: 'function', function: described }));
+  const { tools, choice } = as_function
+    ? readFunctions(body, functions)
+    : readOffered(body, body.list('tools') ?? []);
   const parallel = body.boolean('parallel_tool_calls') ?? true;
-  const tools = (definitions ?? []).map((tool, index) => readTool(tool, `tools.${index}`));
-  const choice = readChoice(body, tools);
   if (tools.length === 0 || choice === 'none') return undefined;
   if (!format)
     throw new HpcserveError('E_REQUEST_UNSUPPORTED', {
@@ -34,10 +36,47 @@ export function readTools(body: BodyReader, format: ToolFormat | undefined): Too
       try: 'leave out `tools`, or choose a model that was trained to call tools',
       details: { param: 'tools' },
     });
-  const request = { definitions: definitions!, format, names: tools.map(({ name }) => name) };
+  const names = tools.map(({ name }) => name);
+  const request = { definitions: definitions ?? body.list('tools')!, format, names, as_function };
   if (choice === 'auto') return request;
   const allowed = choice === 'required' ? tools : tools.filter(({ name }) => name === choice.name);
-  return { ...request, grammar: toolGrammar(format, allowed, parallel && choice === 'required') };
+  const several = parallel && choice === 'required' && !as_function;
+  return { ...request, grammar: toolGrammar(format, allowed, several, body.warnings) };
+}
+
+type Choice = 'none' | 'auto' | 'required' | { name: string };
+
+function readOffered(
+  body: BodyReader,
+  definitions: readonly Json[],
+): { tools: ToolFunction[]; choice: Choice } {
+  checkCount(body, 'tools', definitions);
+  body.unsupported('function_call', 'it belongs to `functions`; beside `tools` use `tool_choice`');
+  const tools = definitions.map((tool, index) => readTool(tool, `tools.${index}`));
+  return { tools, choice: readChoice(body, tools) };
+}
+
+/** The API before tools: functions without a type around them, and what is to be called by its bare name. */
+function readFunctions(
+  body: BodyReader,
+  definitions: readonly Json[],
+): { tools: ToolFunction[]; choice: Choice } {
+  checkCount(body, 'functions', definitions);
+  body.unsupported('tool_choice', 'it belongs to `tools`; beside `functions` use `function_call`');
+  const tools = definitions.map((described, index) => {
+    const path = `functions.${index}`;
+    return readFunction(new BodyReader(described, path), [path]);
+  });
+  const choice = body.raw('function_call') ?? 'auto';
+  if (choice === 'none' || choice === 'auto') return { tools, choice };
+  if (typeof choice === 'string')
+    return body.refuse('function_call', 'must be none, auto, or an object that names a function');
+  const reader = new BodyReader(choice, 'function_call');
+  return { tools, choice: { name: named(reader, reader.string('name'), 'name', tools, 'functions') } };
+}
+
+function checkCount(body: BodyReader, param: string, { length }: readonly Json[]): void {
+  if (length > tools_max) body.refuse(param, `may hold at most ${tools_max} tools`);
 }
 
 function readTool(tool: Json, path: string): ToolFunction {
@@ -46,23 +85,45 @@ function readTool(tool: Json, path: string): ToolFunction {
   if (type === undefined) reader.refuse('type', 'is required');
   const described = reader.object('function');
   if (!described) return reader.refuse('function', 'is required');
+  return readFunction(described, [path, 'function']);
+}
+
+function readFunction(described: BodyReader, path: readonly string[]): ToolFunction {
   const name = described.string('name');
   if (name === undefined || !/^[a-zA-Z0-9_.-]{1,128}$/.test(name))
     return described.refuse('name', 'is required: up to 128 letters, digits, `_`, `.` and `-`');
-  described.ignore('description', 'strict');
-  const parameters = described.raw('parameters');
+  described.ignore('description');
+  const strict = described.boolean('strict') ?? false;
+  const parameters = described.raw('parameters') ?? {};
   described.finish();
   return {
     name,
-    path: [path, 'function', 'parameters'],
-    ...(parameters === undefined ? {} : { parameters }),
+    path: [...path, 'parameters'],
+    parameters: takesNothing(parameters) ? none : parameters,
+    strict,
   };
 }
 
-function readChoice(
-  body: BodyReader,
-  tools: readonly ToolFunction[],
-): 'none' | 'auto' | 'required' | { name: string } {
+/** Of a function that takes nothing. */
+const none: Json = { type: 'object', properties: {}, additionalProperties: false };
+
+/** Whether parameters name none and say nothing of others, as those that take nothing are written. */
+function takesNothing(parameters: Json): boolean {
+  if (!isObject(parameters)) return false;
+  const {
+    type = 'object',
+    properties = {},
+    required = [],
+    title,
+    description,
+    $schema,
+    ...more
+  } = parameters;
+  const named = [properties, required, more].flatMap((one) => Object.keys(one ?? {}));
+  return type === 'object' && named.length === 0;
+}
+
+function readChoice(body: BodyReader, tools: readonly ToolFunction[]): Choice {
   const choice = body.raw('tool_choice');
   if (choice === undefined) return 'auto';
   if (choice === 'none' || choice === 'auto') return choice;
@@ -73,8 +134,17 @@ function readChoice(
   const reader = new BodyReader(choice, 'tool_choice');
   reader.oneOf('type', ['function']);
   const name = reader.object('function')?.string('name');
-  if (name === undefined) return reader.refuse('function.name', 'is required');
-  if (!tools.some((tool) => tool.name === name))
-    reader.refuse('function.name', `is ${name}, which is not among \`tools\``);
-  return { name };
+  return { name: named(reader, name, 'function.name', tools, 'tools') };
+}
+
+function named(
+  reader: BodyReader,
+  name: string | undefined,
+  param: string,
+  tools: readonly ToolFunction[],
+  among: string,
+): string {
+  if (name === undefined) return reader.refuse(param, 'is required');
+  if (tools.some((tool) => tool.name === name)) return name;
+  return reader.refuse(param, `is ${name}, which is not among \`${among}\``);
 }

@@ -1,8 +1,6 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { BodyReader } from './body-reader.ts';
 
-const constrain = 'use `response_format` or `grammar`';
-
 /** Parameters of vLLM that the native engine does not have, and what to do instead. */
 const absent: Readonly<Record<string, string>> = {
   prompt_logprobs: 'a text completion with `echo` and `logprobs` has those of its prompt',
@@ -15,11 +13,7 @@ const absent: Readonly<Record<string, string>> = {
   allowed_token_ids: 'use `logit_bias` or `grammar`',
   bad_words: 'use `logit_bias`',
   logits_processors: 'use `logit_bias` or `grammar`',
-  guided_json: constrain,
-  guided_regex: constrain,
-  guided_choice: constrain,
-  guided_grammar: constrain,
-  structured_outputs: constrain,
+  guided_whitespace_pattern: 'white space between tokens of JSON is a matter of the engine; leave it out',
   spaces_between_special_tokens: 'tokens of control are written as the model has them',
   cache_salt: 'keys have a scope of their own in the prefix cache',
   priority: 'requests are taken by what was promised to their model',

@@ -14,7 +14,7 @@ import {
   spaces,
   wordCharacters,
 } from './character-set.ts';
-import { either, type GrammarBuilder } from './gbnf.ts';
+import { characterClass, either, type GrammarBuilder } from './gbnf.ts';
 
 /** Largest count in a quantifier. Lower: smaller grammars; higher: longer fixed-length fields. */
 const largestCount = 1000;
@@ -39,21 +39,47 @@ const namedSets: ReadonlyMap<string, CharacterSet> = new Map([
   ['v', [[0x0b, 0x0b]]],
 ]);
 
-/** @returns GBNF for the content of a JSON string (without its quotes) that matches the pattern. */
-export function patternToGrammar(builder: GrammarBuilder, pattern: string, anyCharacter: string): string {
-  return new PatternReader(builder, pattern, anyCharacter).read();
+/** How the text is written that a pattern speaks of. */
+export interface WrittenCharacters {
+  /** GBNF of any one character. */
+  any: string;
+  /** Of one of a set; undefined where none can be written. */
+  of(set: CharacterSet): string | undefined;
+  /** Whether the pattern is of the whole text, also without `^` and `$`. */
+  whole: boolean;
+}
+
+/** The content of a JSON string, without its quotes. */
+export function charactersOfJson(any: string): WrittenCharacters {
+  return { any, of: characterInString, whole: false };
+}
+
+/** A whole text as it is. */
+export const plainCharacters: WrittenCharacters = {
+  any: '[^\\x00]',
+  of: (set) => (set.length === 0 ? undefined : characterClass(set)),
+  whole: true,
+};
+
+/** @returns GBNF for the texts that match the pattern. */
+export function patternToGrammar(
+  builder: GrammarBuilder,
+  pattern: string,
+  characters: WrittenCharacters,
+): string {
+  return new PatternReader(builder, pattern, characters).read();
 }
 
 class PatternReader {
   readonly #builder: GrammarBuilder;
   readonly #pattern: string;
-  readonly #anyCharacter: string;
+  readonly #characters: WrittenCharacters;
   #at = 0;
 
-  constructor(builder: GrammarBuilder, pattern: string, anyCharacter: string) {
+  constructor(builder: GrammarBuilder, pattern: string, characters: WrittenCharacters) {
     this.#builder = builder;
     this.#pattern = pattern;
-    this.#anyCharacter = anyCharacter;
+    this.#characters = characters;
   }
 
   read(): string {
@@ -63,8 +89,9 @@ class PatternReader {
       const body = this.#sequence();
       const end = this.#take('$');
       if (this.#at < this.#pattern.length && this.#peek() !== '|') this.#refuse('`$` inside of the pattern');
-      const before = start ? '' : `${this.#anyCharacter}* `;
-      const after = end ? '' : ` ${this.#anyCharacter}*`;
+      const { any, whole } = this.#characters;
+      const before = start || whole ? '' : `${any}* `;
+      const after = end || whole ? '' : ` ${any}*`;
       alternatives.push(`${before}${body}${after}`);
     } while (this.#take('|'));
     return either(alternatives);
@@ -147,7 +174,7 @@ class PatternReader {
 
   #set(set: CharacterSet, name: string): string {
     this.#builder.steps.spend(steps_per_atom * set.length);
-    return characterInString(set) ?? this.#refuse(name);
+    return this.#characters.of(set) ?? this.#refuse(name);
   }
 
   #classSet(): CharacterSet {

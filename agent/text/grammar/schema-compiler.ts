@@ -1,10 +1,11 @@
+import { HpcserveError } from '../../../spec/errors/error.ts';
 import { nearest } from '../../../spec/nearest.ts';
 import { stringExcept } from './excluded-strings.ts';
 import { stringFormats } from './formats.ts';
 import { either, type GrammarBuilder, literal } from './gbnf.ts';
 import type { JsonRules } from './json-rules.ts';
 import { decimalRange, integerRange } from './number-range.ts';
-import { patternToGrammar } from './pattern.ts';
+import { charactersOfJson, patternToGrammar } from './pattern.ts';
 import { jsonTypeOf, listedApart, provablyDisjoint } from './schema-disjoint.ts';
 import { refuseSchema, type SchemaPath, shortened } from './schema-error.ts';
 import {
@@ -18,6 +19,7 @@ import {
   unsupportedKeywords,
 } from './schema-keywords.ts';
 import { asList, canonical, canonicalSet, mergeSchemas } from './schema-merge.ts';
+import { leftOut, relaxSchema } from './schema-relaxation.ts';
 
 /** Schemas nested deeper than this are refused; recursion by `$ref` is not nesting. */
 const depth_max = 100;
@@ -38,8 +40,17 @@ export class SchemaCompiler {
   readonly #base: SchemaPath;
   /** Rules by what they stand for: a reference, and what is said beside it. */
   readonly #references = new Map<string, string>();
+  readonly #warnings: string[] | undefined;
 
-  constructor(builder: GrammarBuilder, rules: JsonRules, document: JsonValue, base: SchemaPath) {
+  /** @param warnings takes what cannot be expressed and is left out; absent: that is refused */
+  constructor(
+    builder: GrammarBuilder,
+    rules: JsonRules,
+    document: JsonValue,
+    base: SchemaPath,
+    warnings?: string[],
+  ) {
+    this.#warnings = warnings;
     this.#builder = builder;
     this.#rules = rules;
     this.#document = document;
@@ -51,12 +62,13 @@ export class SchemaCompiler {
     return this.#schema(this.#document, this.#base);
   }
 
-  #schema(schema: JsonValue, path: SchemaPath): string {
+  #schema(said: JsonValue, path: SchemaPath): string {
     this.#checkDepth(path);
     this.#builder.steps.spend(1 + path.length);
-    if (schema === true) return this.#rules.value;
-    if (schema === false) return refuseSchema(path, '`false` allows no value at all');
-    if (!isSchemaObject(schema)) return refuseSchema(path, 'a schema must be an object or a boolean');
+    if (said === true) return this.#rules.value;
+    if (said === false) return refuseSchema(path, '`false` allows no value at all');
+    if (!isSchemaObject(said)) return refuseSchema(path, 'a schema must be an object or a boolean');
+    const schema = this.#relaxed(said, path);
     this.#checkKeywords(schema, path);
     const { $ref, allOf, anyOf, oneOf } = schema;
     if ($ref !== undefined) return this.#reference($ref, without(schema, '$ref'), path);
@@ -83,6 +95,10 @@ export class SchemaCompiler {
 
   #merge(a: SchemaObject, b: SchemaObject, path: SchemaPath): SchemaObject {
     return mergeSchemas(a, b, path, this.#builder.steps);
+  }
+
+  #relaxed(schema: SchemaObject, path: SchemaPath): SchemaObject {
+    return this.#warnings ? relaxSchema(schema, path, this.#warnings) : schema;
   }
 
   #checkKeywords(schema: SchemaObject, path: SchemaPath): void {
@@ -115,7 +131,8 @@ export class SchemaCompiler {
     const name = this.#builder.reserve(`ref-${target.split('/').at(-1) ?? ''}`);
     this.#references.set(key, name);
     let schema = this.#pointer(target, path);
-    if (constrains) schema = this.#merge(this.#resolve({ $ref: target }, path), constraints, path);
+    if (constrains)
+      schema = this.#merge(this.#relaxed(this.#resolve({ $ref: target }, path), path), constraints, path);
     else this.#refuseLoop(schema, path);
     // Paths start again at the target, so that recursion does not count as depth.
     this.#builder.define(name, this.#schema(schema, [...this.#base, target]));
@@ -163,7 +180,7 @@ export class SchemaCompiler {
       this.#builder.steps.spend(steps_per_part);
       if (part === true) continue;
       if (!isSchemaObject(part)) refuseSchema([...path, String(index)], 'a schema must be an object');
-      let resolved = this.#resolve(part as SchemaObject, path);
+      let resolved = this.#relaxed(this.#resolve(part as SchemaObject, path), path);
       if (resolved.allOf !== undefined) {
         const inner = this.#list(resolved.allOf, path);
         resolved = this.#conjunction([without(resolved, 'allOf'), ...inner], [...path, String(index)]);
@@ -191,12 +208,17 @@ export class SchemaCompiler {
     const resolve = (schema: SchemaObject) => this.#resolve(schema, path);
     for (let i = 0; i < branches.length; i++)
       for (let j = i + 1; j < branches.length; j++)
-        if (!provablyDisjoint(branches[i]!, branches[j]!, resolve, steps))
+        if (!provablyDisjoint(branches[i]!, branches[j]!, resolve, steps)) {
+          if (this.#warnings) {
+            this.#warnings.push(`${[...path, 'oneOf'].map(shortened).join('.')} is taken as \`anyOf\``);
+            return;
+          }
           refuseSchema(
             [...path, 'oneOf'],
             `the alternatives ${i} and ${j} may both be valid for one value, which \`oneOf\` forbids and a grammar cannot prevent`,
             'use `anyOf`, or give the alternatives a required property with different `const` values',
           );
+        }
   }
 
   #constants(schema: SchemaObject, path: SchemaPath): string {
@@ -273,8 +295,7 @@ export class SchemaCompiler {
     if (given.length > 1 || (given.length === 1 && bounded))
       refuseSchema(path, '`pattern`, `format` and a length cannot be combined in one constraint; keep one');
     let content = bounded ? this.#lengths(min, max, path) : `${this.#rules.character}*`;
-    if (typeof pattern === 'string')
-      content = patternToGrammar(this.#builder, pattern, this.#rules.character);
+    if (typeof pattern === 'string') content = this.#pattern(pattern, path) ?? content;
     else if (pattern !== undefined) refuseSchema([...path, 'pattern'], 'must be a string');
     if (format !== undefined) {
       const known =
@@ -289,6 +310,16 @@ export class SchemaCompiler {
       content = known!;
     }
     return this.#builder.add('text', `"\\"" ${this.#builder.add('content', content)} "\\""`);
+  }
+
+  #pattern(pattern: string, path: SchemaPath): string | undefined {
+    try {
+      return patternToGrammar(this.#builder, pattern, charactersOfJson(this.#rules.character));
+    } catch (error) {
+      if (!this.#warnings || !(error instanceof HpcserveError)) throw error;
+      this.#warnings.push(`${[...path, 'pattern'].map(shortened).join('.')} ${leftOut}`);
+      return undefined;
+    }
   }
 
   #lengths(min: number, max: number, path: SchemaPath): string {
@@ -417,6 +448,7 @@ export class SchemaCompiler {
             rest,
             path,
           );
+    if (members.length === 0 && extra === undefined) return literal('{}');
     // From the last member to the first: what may follow, with and without a member before it.
     let afterSome = extra === undefined ? '""' : `(${comma} ${extra})*`;
     let afterNone = extra === undefined ? '""' : `(${extra} (${comma} ${extra})*)?`;

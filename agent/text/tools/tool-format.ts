@@ -6,8 +6,10 @@ import type { JsonValue } from '../grammar/schema-keywords.ts';
 
 export interface ToolFunction {
   name: string;
-  /** JSON schema of the arguments; absent: any object. */
-  parameters?: JsonValue;
+  /** JSON schema of the arguments. */
+  parameters: JsonValue;
+  /** What of the schema cannot be promised is refused; else it is a warning. */
+  strict: boolean;
   /** Path of the parameters in the request, for messages. */
   path: readonly string[];
 }
@@ -65,15 +67,22 @@ export function toolFormatOf(template: string): ToolFormat | undefined {
 /**
  * GBNF of nothing but calls of these tools, with valid arguments.
  * @param parallel whether more than one call may be made
+ * @param warnings takes what of schemas that are not strict is left out
  * @throws HpcserveError E_REQUEST_SCHEMA where a tool's parameters cannot be expressed
  */
-export function toolGrammar(format: ToolFormat, tools: readonly ToolFunction[], parallel: boolean): string {
+export function toolGrammar(
+  format: ToolFormat,
+  tools: readonly ToolFunction[],
+  parallel: boolean,
+  warnings: string[],
+): string {
   if (tools.length === 0)
     throw new HpcserveError('E_REQUEST_INVALID', { what: 'a tool must be called, but `tools` is empty' });
   const builder = new GrammarBuilder();
   const rules = addJsonRules(builder);
   const calls = tools.map((tool) => {
-    const parameters = new SchemaCompiler(builder, rules, tool.parameters ?? { type: 'object' }, tool.path);
+    const leave = tool.strict ? undefined : warnings;
+    const parameters = new SchemaCompiler(builder, rules, tool.parameters, tool.path, leave);
     const head = literal(`{"name": ${JSON.stringify(tool.name)}, ${JSON.stringify(format.argumentsKey)}: `);
     return builder.add('call', `${head} ${parameters.compile()} "}"`);
   });

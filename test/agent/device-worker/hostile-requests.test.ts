@@ -27,11 +27,11 @@ afterAll(() => worker.close());
 const messages = [{ role: 'user', content: 'count' }];
 const repeat = <T>(count: number, make: (index: number) => T): T[] =>
   Array.from({ length: count }, (_, at) => make(at));
-const withSchema = (schema: unknown) => ({
+const withSchema = (schema: unknown, strict = true) => ({
   model: 'qwen',
   messages,
   max_tokens: 2,
-  response_format: { type: 'json_schema', json_schema: { name: 's', schema } },
+  response_format: { type: 'json_schema', json_schema: { name: 's', strict, schema } },
 });
 const withGrammar = (grammar: string) => ({ model: 'qwen', messages, max_tokens: 2, grammar });
 const asked = (more: Record<string, unknown>) => ({ model: 'qwen', messages, max_tokens: 2, ...more });
@@ -67,7 +67,22 @@ const hostile: [string, string | Record<string, unknown>, RegExp][] = [
   [
     'one of a message',
     asked({ messages: [{ role: 'user', content: 'a', ['x'.repeat(4_000_000)]: 1 }] }),
-    /400.*Unknown/,
+    /^200/,
+  ],
+  [
+    'members of messages that nobody knows',
+    asked({ messages: repeat(5000, (at) => ({ role: 'user', content: '', [`m${at}`]: at })) }),
+    /^(200|400.*context)/,
+  ],
+  [
+    'keywords that nobody knows, where they are left out',
+    withSchema(Object.fromEntries(repeat(15_000, (at) => [`k${at}`, at])), false),
+    /^200/,
+  ],
+  [
+    'patterns that cannot be kept, where they are left out',
+    withSchema({ anyOf: repeat(5000, (at) => ({ type: 'string', pattern: `a{${at % 900}}(?=b)` })) }, false),
+    /^(200|400)/,
   ],
   ['a model without end', { ...asked({}), model: 'm'.repeat(4_000_000) }, /404/],
   [

@@ -398,7 +398,7 @@ describe('bad requests get the OpenAI error envelope, and the worker goes on', (
       chat({
         response_format: {
           type: 'json_schema',
-          json_schema: { name: 'x', schema: { type: 'array', uniqueItems: true } },
+          json_schema: { name: 'x', strict: true, schema: { type: 'array', uniqueItems: true } },
         },
       }),
       400,

@@ -5,7 +5,12 @@ import { OutputParser } from '../../../../agent/text/output/output-parser.ts';
 import { promptOpensReasoning, ReasoningSplitter } from '../../../../agent/text/output/reasoning.ts';
 import { longestOverlap, StopStrings } from '../../../../agent/text/output/stop-strings.ts';
 import { CallParser } from '../../../../agent/text/tools/call-parser.ts';
-import { type ToolFormat, toolFormatOf, toolGrammar } from '../../../../agent/text/tools/tool-format.ts';
+import {
+  type ToolFormat,
+  type ToolFunction,
+  toolFormatOf,
+  toolGrammar,
+} from '../../../../agent/text/tools/tool-format.ts';
 import { Gbnf } from '../gbnf.ts';
 
 /** Cuts a text at places that a random list of lengths names. */
@@ -259,15 +264,16 @@ describe('tool calls', () => {
   it.each([hermes, llama3, mistral])(
     'grammar of $name makes only texts that parse as valid calls',
     (format) => {
-      const tools = [
+      const tools: ToolFunction[] = [
         {
           name: 'add',
           path: ['tools', '0'],
           parameters: { type: 'object', properties: { a: { type: 'integer' } }, required: ['a'] },
+          strict: true,
         },
-        { name: 'look', path: ['tools', '1'] },
+        { name: 'look', path: ['tools', '1'], parameters: { type: 'object' }, strict: false },
       ];
-      const grammar = new Gbnf(toolGrammar(format, tools, true));
+      const grammar = new Gbnf(toolGrammar(format, tools, true, []));
       for (let seed = 1; seed < 60; seed++) {
         let state = seed;
         const text = grammar.generate(() => {
