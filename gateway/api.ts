@@ -16,6 +16,8 @@ import type { Availability } from './availability.ts';
 import { deviceReports } from './device-reports.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
+import type { KeptForKeys } from './kept/kept-for-keys.ts';
+import { responseRoutes } from './kept/response-routes.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
@@ -58,6 +60,7 @@ export interface ApiServices {
   admin_token: string;
   log: GatewayLog;
   providers: KnownProviders;
+  kept: KeptForKeys;
 }
 
 type SleepingModel = Awaited<ReturnType<Availability['sleeping']>>[number];
@@ -117,6 +120,7 @@ export function createApi(
     return { status };
   });
   modelRoutes(app, services);
+  responseRoutes(app, services.kept.responses, (request) => keyFor(request, services.keys));
   meshRoutes(app, services);
   adminRoutes(app, services);
   return app;

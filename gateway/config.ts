@@ -31,6 +31,10 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   bodies_bytes_max: z.int().min(1).optional(),
   bodies_key_bytes_max: z.int().min(1).optional(),
   body_wait_s: z.number().min(0).optional(),
+  origins: z.array(z.string().min(1)).optional(),
+  responses_kept_s: z.number().min(0).optional(),
+  files_kept_s: z.number().min(0).optional(),
+  kept_key_bytes_max: z.number().positive().optional(),
   mesh: meshSettingsSchema.optional(),
 });
 

@@ -21,6 +21,7 @@ import { lockGatewayFolder } from './gateway-lock.ts';
 import { GatewayProvider } from './gateway-provider.ts';
 import type { HolderLink } from './holder/holder-link.ts';
 import type { HeldName } from './holder/messages.ts';
+import { KeptForKeys } from './kept/kept-for-keys.ts';
 import { adoptProviders } from './keys/adopt-providers.ts';
 import { KeyLimits } from './keys/key-limits.ts';
 import { KnownProviders } from './keys/known-providers.ts';
@@ -186,11 +187,12 @@ async function openRecords({ config, times, log, parts }: Start) {
   const keyLimits = new KeyLimits({ gateway_folder, ledger, log, exchange_ms: times.limits_ms });
   parts.add(keyLimits, () => keyLimits.close());
   await keyLimits.start(keys.list());
+  const kept = parts.add(new KeptForKeys(config, log), (part) => part.close());
   const workload = parts.add(new WorkloadMeter(gateway_folder, log), (meter) => meter.close());
   const serviceTimes = new ServiceTimes();
   const demand = new DemandMeter(gateway_folder, log, (model) => serviceTimes.measured(model)?.ttft_s);
   parts.add(demand, () => demand.close());
-  return { ledger, keys, keyLimits, workload, serviceTimes, demand };
+  return { ledger, keys, keyLimits, kept, workload, serviceTimes, demand };
 }
 
 function openGatewayLedger(gateway_folder: string, log: GatewayLog): Ledger {

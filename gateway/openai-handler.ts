@@ -1,13 +1,16 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { systemMessage } from '../spec/errors/system-error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
 import { objectOf } from './dialects/chat-form.ts';
-import type { Dialect } from './dialects/dialect.ts';
+import type { Dialect, KeptResponse } from './dialects/dialect.ts';
 import { dialects } from './dialects/index.ts';
 import { TranslatedResponse } from './dialects/translated-response.ts';
 import { sendError, sendErrorOpen } from './http-error.ts';
+import type { KeptForKeys } from './kept/kept-for-keys.ts';
+import { ResponseStore } from './kept/response-store.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import type { AcceptedRequest } from './relay/accepted-request.ts';
@@ -52,6 +55,7 @@ export interface OpenAiHandlerServices extends ProxyServices {
   keys: KeyStore;
   providers: KnownProviders;
   bodies: BodyMemory;
+  kept: KeptForKeys;
   /** Largest body that is read, whatever the key. */
   body_bytes_max: number;
 }
@@ -195,25 +199,58 @@ export class OpenAiHandler {
         new ProxiedRequest(of, this.#services).start();
       };
       scanned(body, (scan) => {
-        const said = orRefused(() => this.#translated(admitted, body));
-        if (said?.body === body) start(said.admitted, scan);
-        else if (said) scanned(said.body, (again) => start(said.admitted, again));
+        const { translation } = admitted;
+        if (!translation) {
+          start(admitted, scan);
+          return;
+        }
+        this.#translated({ ...admitted, translation }, body).then(
+          (said) => {
+            if (response.destroyed) return;
+            if (said.body === body) start(said.admitted, scan);
+            else scanned(said.body, (again) => start(said.admitted, again));
+          },
+          (thrown: unknown) => {
+            if (!response.destroyed) refuse(HpcserveError.from(thrown));
+          },
+        );
       });
     });
   }
 
   /** A request in another API as replicas understand it; where all of its model's do anyway, as it is. */
-  #translated(admitted: Admitted, body: Buffer): { admitted: Admitted; body: Buffer } {
-    const { translation } = admitted;
-    if (!translation) return { admitted, body };
-    const { dialect, client, response } = translation;
+  async #translated(
+    admitted: Admitted & { translation: Translation },
+    body: Buffer,
+  ): Promise<{ admitted: Admitted; body: Buffer }> {
+    const { dialect, client, response } = admitted.translation;
     const asked = objectOf(JSON.parse(body.toString()), 'body');
-    const engines = this.#services.router.enginesOf(String(asked.model));
-    if (dialect.isSpokenBy && engines.length > 0 && engines.every((engine) => dialect.isSpokenBy!(engine)))
+    const { router, kept } = this.#services;
+    const store = dialect.kept && kept.responses && new ResponseStore(kept.responses, admitted.key.id);
+    const earlier_id = store && dialect.kept!.earlierOf(asked);
+    const isKept = store !== undefined && dialect.kept!.isKept(asked);
+    const engines = router.enginesOf(String(asked.model));
+    const isSpoken =
+      dialect.isSpokenBy && engines.length > 0 && engines.every((one) => dialect.isSpokenBy!(one));
+    if (isSpoken && !isKept && earlier_id === undefined)
       return { admitted: { ...admitted, response: client }, body };
-    const { endpoint, body: said, answer } = dialect.read(asked);
+    const earlier =
+      earlier_id === undefined ? undefined : await store!.find(earlier_id, 'previous_response_id');
+    const context = {
+      context_tokens: router.contextOf(String(asked.model)),
+      earlier,
+      keep: isKept ? (one: KeptResponse) => this.#keep(store, one) : undefined,
+    };
+    const { endpoint, body: said, answer } = dialect.read(asked, context);
     response.answerBy(answer);
     return { admitted: { ...admitted, endpoint }, body: Buffer.from(JSON.stringify(said)) };
+  }
+
+  /** The answer does not wait for it, and is good without it. */
+  #keep(store: ResponseStore, kept: KeptResponse): void {
+    store.keep(kept).catch((error: Error) => {
+      this.#services.log.error({ reason: systemMessage(error) }, 'a response could not be kept');
+    });
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */

@@ -1,6 +1,7 @@
 /** The gateway of a site config. */
 import { z } from 'zod';
 import { bodySettings } from './body-settings.ts';
+import { clientSettings } from './client-settings.ts';
 import { duration, oneLine, oneWord, partitions } from './site-words.ts';
 
 const fullPath = oneLine.regex(/^[~$/]/, 'a full path, or one that begins with ~ or $NAME');
@@ -83,4 +84,5 @@ export const gatewaySchema = z.strictObject({
   cpus: z.int().min(1).default(2).describe('CPUs of the gateway’s job.'),
   memory_gb: z.number().positive().default(4).describe('Memory of the gateway’s job, in GB.'),
   ...bodySettings,
+  ...clientSettings,
 });

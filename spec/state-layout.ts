@@ -184,6 +184,13 @@ export interface GatewayConfig {
   bodies_key_bytes_max?: number;
   /** How long a request waits for its part of that. Default: 5. */
   body_wait_s?: number;
+  /** Origins of web pages that may ask; `*`: all. Default: none. */
+  origins?: string[];
+  /** How long answers of the responses API are kept; default: not at all. Files and batches; default: 30 days. */
+  responses_kept_s?: number;
+  files_kept_s?: number;
+  /** What is kept of each of them for one key. */
+  kept_key_bytes_max?: number;
 }
 
 /** Where a gateway answers: `endpoint.json`. */

@@ -282,6 +282,7 @@ export function writeGatewayConfig(
     load_wait_s: site.gateway.load_wait_s,
     ...clientSettings(site, layout),
     ...bodySettings(site),
+    ...keptSettings(site),
     ...meshSettings(site, first),
   };
   writeFileAtomically(path, `${JSON.stringify(config, null, 2)}\n`);
@@ -303,6 +304,16 @@ function clientSettings({ gateway }: SiteConfig, layout: StateLayout): Pick<Gate
       ca_file: tls.ca_file === undefined ? undefined : expand(tls.ca_file),
     };
   return settings;
+}
+
+function keptSettings({ gateway }: SiteConfig): Partial<GatewayConfig> {
+  const { origins, responses_kept_h, files_kept_d, kept_key_gb_max } = gateway;
+  return {
+    origins,
+    responses_kept_s: 3600 * responses_kept_h,
+    files_kept_s: 86_400 * files_kept_d,
+    kept_key_bytes_max: Math.round(1e9 * kept_key_gb_max),
+  };
 }
 
 function bodySettings({ gateway }: SiteConfig): Partial<GatewayConfig> {

@@ -11,6 +11,25 @@ export interface TranslatedRequest {
   answer: DialectAnswer;
 }
 
+/** An answer that is kept, with what it goes on from. */
+export interface KeptResponse {
+  response: Members;
+  /** Items of its request. */
+  input: Members[];
+  /** All items of the conversation, those of the answer included. */
+  items: Members[];
+}
+
+/** What of the gateway a request may need that is turned into a chat. */
+export interface ReadingContext {
+  /** Longest sequence of the model. */
+  context_tokens: number;
+  /** The answer that it goes on from. */
+  earlier?: KeptResponse | undefined;
+  /** Keeps its answer; absent: none is kept. */
+  keep?: ((kept: KeptResponse) => void) | undefined;
+}
+
 /** What began an answer, as the replica named it. */
 export interface AnswerHead {
   model: string;
@@ -42,11 +61,13 @@ export interface DialectAnswer {
 export interface Dialect {
   path: string;
   /** @throws E_REQUEST_INVALID: what of the request cannot be said to a replica, by name */
-  read(body: Members): TranslatedRequest;
+  read(body: Members, context: ReadingContext): TranslatedRequest;
   /** The body of a refusal. */
   refusal(error: OpenAiError['error'], status: number, request_id: string): Members;
   /** Whether an engine has the API itself: then its own answers pass. */
   isSpokenBy?(engine: string | undefined): boolean;
+  /** Whether the gateway keeps answers of this dialect: which one a request goes on from, and whether its own is. */
+  readonly kept?: { earlierOf(body: Members): string | undefined; isKept(body: Members): boolean };
 }
 
 /** An event of a stream of server-sent events, with its type. */

@@ -89,6 +89,13 @@ export const gatewayErrors = defineErrors({
     http_status: 404,
     exit_code: 9,
   },
+  E_KEPT_UNKNOWN: {
+    cause:
+      'A response, file or batch is asked for that is not kept for this key: it was never made, belongs to another key, was deleted, or its time is over.',
+    fix: 'use an id that this key was given, before the time is over that the site keeps it; or send what it held again',
+    http_status: 404,
+    exit_code: 9,
+  },
   E_REQUEST_METHOD: {
     cause: 'The path exists, but not for this HTTP method.',
     fix: 'use the method that the `allow` header of the answer names',

@@ -161,7 +161,7 @@ describe('what is not here is refused by name', () => {
   it.each([
     ['previous_response_id', { previous_response_id: 'resp_1' }],
     ['background', { background: true }],
-    ['truncation', { truncation: 'auto' }],
+    ['previous_response_id', { previous_response_id: 'resp_1', store: true }],
     ['include', { include: ['file_search_call.results'] }],
     ['tools[0].type', { tools: [{ type: 'web_search' }] }],
     [

@@ -10,6 +10,7 @@ import type { ClientOptions } from 'openai';
 import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { Vocabulary } from '../../native/vocabulary.ts';
+import type { GatewayConfig } from '../../spec/state-layout.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { gatewayOf } from '../gateway/with-agents.ts';
 
@@ -36,6 +37,10 @@ export interface Stage extends AsyncDisposable {
   /** JSON of the events of a stream, and the bytes as they came. */
   events(path: string, body: object): Promise<{ events: Record<string, unknown>[]; text: string }>;
   agent: RunningAgent;
+  /** As its operator. */
+  admin(path: string, init?: RequestInit): Promise<Response>;
+  /** Of the site: the gateway's folder and what is beside it. */
+  folder: string;
   /** A `logit_bias` with which the model `tiny` all but surely takes these characters wherever it may. */
   favouring(characters: string): Record<string, number>;
 }
@@ -44,7 +49,7 @@ export interface Stage extends AsyncDisposable {
  * Models `tiny` (alias `gpt-tiny`, llama), `tools` (qwen3), `thinker` (qwen3 that reasons), `foreign` (a wrapped
  * engine).
  */
-export async function openStage(): Promise<Stage> {
+export async function openStage(change: Partial<GatewayConfig> = {}): Promise<Stage> {
   const site = await Site.open();
   const llama = join(site.folder, 'llama.gguf');
   const qwen = join(site.folder, 'qwen.gguf');
@@ -67,7 +72,7 @@ export async function openStage(): Promise<Stage> {
     ),
     unitOf({ name: 'foreign', command: [process.execPath, engineProgram, '{socket}'] }),
   ]);
-  const gateway = await gatewayOf(site);
+  const gateway = await gatewayOf(site, {}, change);
   const { url, key, client: clientWith } = gateway;
   const ask: Stage['fetch'] = (path, { headers, ...init } = {}) =>
     fetch(url + path, { ...init, headers: { authorization: `Bearer ${key}`, ...(headers as object) } });
@@ -88,6 +93,8 @@ export async function openStage(): Promise<Stage> {
     fetch: ask,
     post,
     agent,
+    admin: gateway.admin,
+    folder: site.folder,
     favouring: (characters) => {
       const vocabulary = Vocabulary.open(llama);
       try {

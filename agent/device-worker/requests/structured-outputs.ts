@@ -51,7 +51,8 @@ function readJson(reader: BodyReader, name: string, value: Json): string {
   let schema = value;
   if (typeof value === 'string')
     try {
-      schema = JSON.parse(value) as Json;
+      const parsed: unknown = JSON.parse(value);
+      schema = parsed as Json;
     } catch {
       return reader.refuse(name, 'must be a JSON schema, or the text of one');
     }

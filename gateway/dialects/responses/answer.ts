@@ -1,5 +1,5 @@
-import { randomUUID } from 'node:crypto';
 import type { OpenAiError } from '../../../spec/wire.ts';
+import { newId } from '../../kept/sealed-folder.ts';
 import type { AnswerPart, ChatEnd, ChatUsage, Members } from '../chat-form.ts';
 import { type AnswerHead, type DialectAnswer, typedEvent } from '../dialect.ts';
 
@@ -11,7 +11,7 @@ interface OpenItem {
   text: string;
 }
 
-const id = (prefix: string): string => `${prefix}_${randomUUID().replaceAll('-', '')}`;
+const id = (prefix: string): string => newId(`${prefix}_`);
 
 /**
  * An answer of OpenAI's responses API: a list of items (reasoning, message, function calls), each told by events from
@@ -20,6 +20,7 @@ const id = (prefix: string): string => `${prefix}_${randomUUID().replaceAll('-',
 export class ResponsesAnswer implements DialectAnswer {
   readonly stream_type = 'text/event-stream; charset=utf-8';
   readonly #request: Members;
+  readonly #keep: ((response: Members) => void) | undefined;
   readonly #id = id('resp');
   #head: AnswerHead = { model: '', created_s: 0 };
   #sequence = 0;
@@ -31,8 +32,10 @@ export class ResponsesAnswer implements DialectAnswer {
   #status: 'in_progress' | 'completed' | 'incomplete' | 'failed' = 'in_progress';
   #error: OpenAiError['error'] | undefined;
 
-  constructor(request: Members) {
+  /** @param keep takes the answer at its end; absent: it is not kept */
+  constructor(request: Members, keep?: (response: Members) => void) {
     this.#request = request;
+    this.#keep = keep;
   }
 
   comment(text: string): string {
@@ -69,7 +72,9 @@ export class ResponsesAnswer implements DialectAnswer {
   end(): string {
     const closed = this.#close();
     this.#status = this.#cut === undefined ? 'completed' : 'incomplete';
-    return closed + this.#event(`response.${this.#status}`, { response: this.whole() });
+    const response = this.whole();
+    this.#keep?.(response);
+    return closed + this.#event(`response.${this.#status}`, { response });
   }
 
   fail(error: OpenAiError['error']): string {
@@ -84,7 +89,8 @@ export class ResponsesAnswer implements DialectAnswer {
 
   whole(): Members {
     const { metadata, instructions, max_output_tokens, previous_response_id, reasoning } = this.#request;
-    const { parallel_tool_calls, temperature, text, tool_choice, tools, top_p, user } = this.#request;
+    const { parallel_tool_calls, temperature, text, tool_choice, tools, top_p, truncation, user } =
+      this.#request;
     const completed_s = this.#status === 'completed' ? Math.floor(Date.now() / 1000) : null;
     return {
       id: this.#id,
@@ -103,14 +109,13 @@ export class ResponsesAnswer implements DialectAnswer {
       parallel_tool_calls: parallel_tool_calls ?? true,
       previous_response_id: previous_response_id ?? null,
       reasoning: { effort: null, summary: null, ...(reasoning as Members | null | undefined) },
-      // Nothing is kept here beyond its answer.
-      store: false,
+      store: this.#keep !== undefined,
       temperature: temperature ?? null,
       text: { format: { type: 'text' }, ...(text as Members | null | undefined) },
       tool_choice: tool_choice ?? 'auto',
       tools: tools ?? [],
       top_p: top_p ?? null,
-      truncation: 'disabled',
+      truncation: truncation ?? 'disabled',
       usage: this.#usage && this.#status !== 'in_progress' ? usageOf(this.#usage) : null,
       user: user ?? null,
     };

@@ -1,19 +1,38 @@
 import { endpoints } from '../../relay/endpoints.ts';
-import type { Dialect } from '../dialect.ts';
+import { isMembers, type Members } from '../chat-form.ts';
+import type { Dialect, ReadingContext, TranslatedRequest } from '../dialect.ts';
 import { ResponsesAnswer } from './answer.ts';
-import { chatOfResponse } from './request.ts';
+import { chatOfResponse, itemsOf } from './request.ts';
+import { truncatedChat } from './truncation.ts';
 
 /** Engines that have chats alone; of commands of a user's own nothing is known. */
 const without = new Set<string | undefined>(['native', 'llama.cpp', 'lmdeploy', 'ollama', 'tgi']);
 
+function read(body: Members, { context_tokens, earlier, keep }: ReadingContext): TranslatedRequest {
+  const input = itemsOf(body.input);
+  const items = [...(earlier?.items ?? []), ...input];
+  const { previous_response_id: _, ...alone } = body;
+  // The input itself, where nothing goes before it: what is wrong with it is said of its own places.
+  const chat = chatOfResponse(earlier ? { ...alone, input: items } : body);
+  const keepAll = (response: Members): void => {
+    const output = (response.output as Members[]).filter(isMembers);
+    keep!({ response, input, items: [...items, ...output] });
+  };
+  return {
+    endpoint: endpoints.get('/v1/chat/completions')!,
+    body: body.truncation === 'auto' ? truncatedChat(chat, context_tokens) : chat,
+    answer: new ResponsesAnswer(body, keep && keepAll),
+  };
+}
+
 /** OpenAI's responses API, for engines that do not have it themselves. */
 export const responsesDialect: Dialect = {
   path: '/v1/responses',
-  read: (body) => ({
-    endpoint: endpoints.get('/v1/chat/completions')!,
-    body: chatOfResponse(body),
-    answer: new ResponsesAnswer(body),
-  }),
+  read,
   refusal: (error) => ({ error }),
   isSpokenBy: (engine) => !without.has(engine),
+  kept: {
+    earlierOf: ({ previous_response_id: id }) => (typeof id === 'string' ? id : undefined),
+    isKept: ({ store }) => store !== false,
+  },
 };

@@ -24,6 +24,13 @@ const read = new Set<string>([
 /** What `include` may ask for that is empty here; anything else would be missed in the answer. */
 const emptyIncludes = new Set(['reasoning.encrypted_content']);
 
+/** What `input` says, as items. */
+export function itemsOf(input: unknown): Members[] {
+  if (typeof input === 'string')
+    return [{ type: 'message', role: 'user', content: [{ type: 'input_text', text: input }] }];
+  return Array.isArray(input) ? input.filter(isMembers) : [];
+}
+
 /** @throws E_REQUEST_INVALID */
 export function chatOfResponse(body: Members): Members {
   refuseWhatIsNotHere(body);
@@ -50,9 +57,10 @@ function refuseWhatIsNotHere(body: Members): void {
   for (const name of ['conversation', 'prompt'])
     if (body[name] != null) refuse(name, 'names what OpenAI keeps; send the items themselves in `input`');
   if (body.previous_response_id != null)
-    refuse('previous_response_id', 'names what is not kept here; send the items themselves in `input`');
-  if (body.truncation === 'auto')
-    refuse('truncation', 'must be `disabled`: leave out the items that the answer can do without');
+    refuse(
+      'previous_response_id',
+      'names what is not kept here (gateway.responses_kept_h of the site); send the items themselves in `input`',
+    );
   if (typeof body.top_logprobs === 'number' && body.top_logprobs > 0)
     refuse('top_logprobs', 'is in /v1/chat/completions only');
   for (const name of body.include == null ? [] : listOf(body.include, 'include'))
