@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { constants } from 'node:os';
-import { dirname, join, relative } from 'node:path';
+import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { missingInstall } from './install-check.mjs';
 
@@ -51,11 +51,21 @@ withLock(() => {
 if (action === 'run') {
   const program = join(root, 'dist', script);
   if (!existsSync(program)) fail(`error: ${relative(root, program)} was not built`, 1);
+  // Ctrl-C is the program's, which may have something to say; it comes to both.
+  process.on('SIGINT', () => {});
   const result = spawnSync(process.execPath, ['--enable-source-maps', program, ...args], {
     stdio: 'inherit',
+    cwd: folderOfPerson(),
   });
   if (result.signal) process.exit(128 + (constants.signals[result.signal] ?? 0));
   process.exit(result.status ?? 1);
+}
+
+/** npm goes to the clone first, and says where it was called from: paths that were typed begin there. */
+function folderOfPerson() {
+  const { INIT_CWD: called_from } = process.env;
+  const isByNpm = process.cwd() === resolve(root) && called_from !== undefined;
+  return isByNpm && existsSync(called_from) ? called_from : process.cwd();
 }
 
 function ensureInstalled() {

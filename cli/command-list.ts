@@ -10,6 +10,8 @@ export interface CommandOutline {
   says: string;
   /** It has options of its own, or the help of hpcserve would have to load it to know. */
   options: boolean;
+  /** What to do after Ctrl-C; absent: it leaves nothing behind, and nothing is said. */
+  interrupted?: string;
   /** Typed by programs alone. */
   hidden?: true;
   register: () => Promise<Register>;
@@ -25,6 +27,8 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
     takes: '<file>',
     says: 'Submit the deployment of a model.yaml, follow it until it serves, print URL and key',
     options: true,
+    interrupted:
+      'what was submitted goes on: follow it with `hpcserve status --watch`, or end it with `hpcserve stop NAME`',
     register: async () => (await import('./commands/deploy.ts')).registerDeploy,
   },
   plan: {
@@ -67,24 +71,29 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
     takes: '<deployment>',
     says: 'Give the pipelines of a deployment another number of stages while they answer',
     options: true,
+    interrupted: 'see with `hpcserve status NAME` whether it has other stages; the deployment goes on',
     register: async () => (await import('./commands/move.ts')).registerMove,
   },
   run: {
     takes: '[command...]',
     says: 'Serve with a command of yours, here and now; or lend this node to the deployments of the site',
     options: true,
+    interrupted: 'see what is left with `hpcserve status`',
     register: async () => (await import('./commands/run.ts')).registerRun,
   },
   stop: {
     takes: '[name]',
     says: 'End a deployment: its jobs, its processes, and the gateway with the last one',
     options: true,
+    interrupted:
+      'jobs are ending: see which with `hpcserve status`, or wait for them with the same command again',
     register: async () => (await import('./commands/stop.ts')).registerStop,
   },
   drain: {
     takes: '<node>',
     says: 'Empty a node: its running answers go on elsewhere, and its jobs end',
     options: true,
+    interrupted: 'see with `hpcserve nodes` which agents are left; `hpcserve status` shows the jobs',
     register: async () => (await import('./commands/drain.ts')).registerDrain,
   },
   keep: {
@@ -111,6 +120,7 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
   model: {
     says: 'Inspect, check, download and synthesize model files',
     options: false,
+    interrupted: 'run the same command again: a download goes on where it stopped',
     register: async () => (await import('./commands/model.ts')).registerModelCommands,
   },
   endpoint: {
@@ -121,6 +131,7 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
   gateway: {
     says: 'Start, list and stop further gateways of the site',
     options: false,
+    interrupted: 'see with `hpcserve gateway list` which gateways run',
     register: async () => (await import('./commands/gateway.ts')).registerGateway,
   },
   connect: {
@@ -161,6 +172,7 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
   native: {
     says: 'Show the native engine’s libraries, and add a backend for GPUs',
     options: false,
+    interrupted: 'run the same command again',
     register: async () => (await import('./commands/native.ts')).registerNative,
   },
   doctor: {

@@ -8,6 +8,8 @@ export interface CliContext {
   note(line: string): void;
   /** Text without a line break on stdout, for answers that stream. */
   write(text: string): void;
+  /** What was typed first, once it is understood: `keys` of `keys create`. */
+  command?: string;
   /** `--json`: one object, or JSON lines, on stdout. */
   json: boolean;
   /** Whether escape sequences for colour are wanted on stderr and stdout; see NO_COLOR. */

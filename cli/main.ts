@@ -3,6 +3,8 @@
  */
 import { CommanderError } from 'commander';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { errorRegistry } from '../spec/errors/registry.ts';
+import { commandList } from './command-list.ts';
 import { Configuration } from './config/configuration.ts';
 import type { CliContext } from './context.ts';
 import { printable, style, wantsColour } from './format/style.ts';
@@ -39,9 +41,22 @@ async function askYesOrNo(question: string): Promise<boolean> {
     throw new HpcserveError('E_CONFIRM', { what: question, because: 'there is no terminal to ask at' });
   const { createInterface } = await import('node:readline/promises');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  // Ctrl-D, which answers nothing.
+  const closed = new Promise<string>((resolve) => terminal.once('close', () => resolve('')));
+  // Ctrl-C is a key here, no signal.
+  terminal.once('SIGINT', () => interruption.abort(new Error('interrupted')));
   try {
-    const answer = await terminal.question(`${question} [y/N] `, { signal: interruption.signal });
+    const asked = terminal.question(`${question} [y/N] `, { signal: interruption.signal });
+    const answer = await Promise.race([asked, closed]);
     return /^y(es)?$/i.test(answer.trim());
+  } catch (error) {
+    if (!interruption.signal.aborted) throw error;
+    process.stderr.write('\n');
+    throw new HpcserveError('E_INTERRUPTED', {
+      what: 'nothing was changed',
+      because: 'the question was interrupted',
+      try: 'run the command again, and answer it or give --yes',
+    });
   } finally {
     terminal.close();
   }
@@ -68,6 +83,15 @@ function report(context: CliContext, error: HpcserveError): void {
   }
 }
 
+/** What Ctrl-C leaves behind, in words; undefined where the command only showed something, and Ctrl-C is its end. */
+function interrupted(thrown: unknown, context: CliContext): HpcserveError | undefined {
+  if (thrown instanceof HpcserveError && thrown.code === 'E_INTERRUPTED') return thrown;
+  const hint = context.command === undefined ? undefined : commandList[context.command]?.interrupted;
+  if (hint === undefined && !context.json) return undefined;
+  return new HpcserveError('E_INTERRUPTED', { what: 'interrupted', try: hint });
+}
+const exitCode_interrupted = errorRegistry.E_INTERRUPTED.exit_code;
+
 async function main(): Promise<number> {
   const context = createContext();
   // Whether errors are JSON must be known before the command line is understood.
@@ -84,11 +108,9 @@ async function main(): Promise<number> {
       if (thrown.code !== 'commander.help') report(context, error);
       return error.exit_code;
     }
-    const error = interruption.signal.aborted
-      ? new HpcserveError('E_INTERRUPTED', { what: 'interrupted' })
-      : HpcserveError.from(thrown);
-    report(context, error);
-    return error.exit_code;
+    const error = interruption.signal.aborted ? interrupted(thrown, context) : HpcserveError.from(thrown);
+    if (error) report(context, error);
+    return error?.exit_code ?? exitCode_interrupted;
   }
 }
 

@@ -73,6 +73,7 @@ export function buildProgram(context: CliContext): CommandTree {
     .hook('preAction', async (_program, command) => {
       const options = command.optsWithGlobals() as Record<string, unknown>;
       context.json = options.json === true;
+      context.command = topCommand(command).name();
       for (const [name, { key, flag }] of Object.entries(flagKeys))
         context.configuration.setFlag(key, flag, options[name]);
       await elsewhere(context, command);

@@ -2,7 +2,6 @@
 import { join } from 'node:path';
 import { copyPrivately } from '../host/copy-privately.ts';
 import { assumptions } from '../solver/keeping/replan.ts';
-import { HpcserveError } from '../spec/errors/error.ts';
 import type { DeploymentSpec } from '../spec/model-yaml.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
 import { launchIds, loadsOf, type PlannedDeployment } from './plan/planning.ts';
@@ -24,42 +23,60 @@ export interface AcceptRequest {
   spec_file: string;
   /** End what runs of an older version before the new one is started, instead of after it serves. */
   stop_first: boolean;
-  /** Asked before running jobs are replaced. */
-  confirm: (question: string) => Promise<boolean>;
 }
 
-/** @throws E_INTERRUPTED where the person says no; nothing is changed then */
+/** What a person has agreed to. */
+export interface Consent {
+  /** Launches whose jobs may end, by id; all of those there are, where it is `all`. */
+  replaced: ReadonlySet<string> | 'all';
+}
+
+/**
+ * Writes down what is wanted from now on. Nobody is asked here, since the lock is held.
+ * @returns launches whose jobs it would end and whose end nobody has agreed to; nothing is changed then
+ */
 export async function acceptPlan(
   operations: Operations,
   request: AcceptRequest,
   planned: PlannedDeployment,
-): Promise<void> {
+  consent: Consent,
+): Promise<readonly LaunchRecord[]> {
   const { spec } = request;
   const { store, emit, now_ms } = operations;
   const { plan } = planned;
-  if (request.stop_first && isChanged(store.load(spec.name), planned.spec_digest))
-    await stopDeployment(operations, spec.name, { keep_gateway: true });
-  await store.locked(spec.name, operations, async (record) => {
+  const may = ({ launch_id }: LaunchRecord): boolean =>
+    consent.replaced === 'all' || consent.replaced.has(launch_id);
+  if (request.stop_first) {
+    const before = store.load(spec.name);
+    if (isChanged(before, planned.spec_digest)) {
+      const ended = liveLaunches(before!);
+      if (!ended.every(may)) return ended;
+      await stopDeployment(operations, spec.name, { keep_gateway: true });
+    }
+  }
+  return store.locked(spec.name, operations, async (record) => {
     const before = record.found;
-    if (isDeployed(before, planned.spec_digest))
-      return emit({
-        at_ms: now_ms(),
-        kind: 'checking',
-        what: `${spec.name}, which is deployed already and unchanged`,
-      });
+    if (isDeployed(before, planned.spec_digest)) {
+      const what = `${spec.name}, which is deployed already and unchanged`;
+      emit({ at_ms: now_ms(), kind: 'checking', what });
+      return [];
+    }
     const next = nextState(operations, request, planned, before);
+    const replaced = next.launches.filter((launch) => launch.superseded && launch.phase !== 'ended');
+    if (!replaced.every(may)) return replaced;
     emit({
       at_ms: now_ms(),
       kind: 'planned',
       launches: plan.launches.length,
       replicas: plan.models.reduce((sum, model) => sum + model.replicas, 0),
     });
-    await confirmReplacing(operations, request, next.launches);
+    warnOfReplacing(operations, next.launches, replaced.length);
     const file = (key: 'spec' | 'previous_spec'): string =>
       join(store.folder(spec.name), deploymentFiles[key]);
     if (next.previous && !before?.previous) copyPrivately(file('spec'), file('previous_spec'));
     copyPrivately(request.spec_file, file('spec'));
     record.save({ ...next, launches: forgetOldest(next.launches) });
+    return [];
   });
 }
 
@@ -91,19 +108,12 @@ function nextState(
   };
 }
 
-async function confirmReplacing(
+function warnOfReplacing(
   { emit, now_ms }: Operations,
-  { spec, confirm }: AcceptRequest,
   launches: readonly LaunchRecord[],
-): Promise<void> {
-  const replaced = launches.filter((launch) => launch.superseded && launch.phase !== 'ended').length;
+  replaced: number,
+): void {
   if (replaced === 0) return;
-  if (!(await confirm(`${replaced} running job(s) of ${spec.name} will be replaced. Go on?`)))
-    throw new HpcserveError('E_INTERRUPTED', {
-      what: 'nothing was changed',
-      because: 'the question was answered with no',
-      try: 'see what would change with `hpcserve plan`',
-    });
   const kept = launches.filter((launch) => !launch.superseded && launch.phase !== 'planned').length;
   emit({
     at_ms: now_ms(),

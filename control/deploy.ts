@@ -4,11 +4,12 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { ModelSpec, Objective } from '../spec/model-yaml.ts';
 import type { Plan } from '../spec/plan.ts';
 import type { GatewayEndpoint } from '../spec/state-layout.ts';
-import { type AcceptRequest, acceptPlan } from './accept-plan.ts';
+import { type AcceptRequest, acceptPlan, type Consent } from './accept-plan.ts';
 import { ensureGatewayAndKey, waitForModels } from './gateway/gateway.ts';
 import { baseUrl, type GatewayWays, waysOf } from './gateway/url.ts';
 import { warningLines } from './gateway/warnings.ts';
 import { ensureKeeper } from './keeper/keeper-process.ts';
+import { brokenPromises } from './plan/broken-promises.ts';
 import { planNow } from './plan/plan-now.ts';
 import { type PlannedDeployment, requireFeasible, useFresh } from './plan/planning.ts';
 import { type Assessment, assess } from './reconcile/assess.ts';
@@ -19,6 +20,7 @@ import { forgetPrevious, rollBack } from './reconcile/roll-back.ts';
 import type { Operations } from './runner/operations.ts';
 import type { CredentialFile } from './state/credentials.ts';
 import { type DeploymentState, liveLaunches, wantedLaunches } from './state/deployment-state.ts';
+import type { LaunchRecord } from './state/launch-record.ts';
 import { endSuperseded, stopDeployment } from './stop.ts';
 
 export interface DeployRequest extends AcceptRequest {
@@ -31,6 +33,10 @@ export interface DeployRequest extends AcceptRequest {
   /** 0: wait without end. */
   timeout_ms: number;
   credentials: CredentialFile;
+  /** Asked before running jobs are replaced; no lock is held meanwhile. */
+  confirm: (question: string) => Promise<boolean>;
+  /** Asked before what cannot keep its promise is submitted; the plan's own words were said. */
+  confirm_promise: (question: string) => Promise<boolean>;
 }
 
 export interface DeployResult extends GatewayWays {
@@ -51,16 +57,7 @@ const follow_ms = 500;
 export async function deploy(operations: Operations, request: DeployRequest): Promise<DeployResult> {
   const { spec } = request;
   const { emit, now_ms } = operations;
-  const objective = request.plan?.objective ?? request.objective;
-  const deployment = await operations.store.whilePlanning(operations, async () => {
-    const made = await planNow(operations, spec, request.spec_file, { objective });
-    const planned = request.plan ? useFresh(request.plan, made) : made;
-    requireFeasible(planned.plan, { may_be_empty: spec.share !== undefined });
-    for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
-    const opened = await DeploymentInProgress.open(operations, request);
-    await opened.accept(planned);
-    return opened;
-  });
+  const deployment = await acceptedPlan(operations, request);
   const { result, endpoint } = await deployment.openGateway();
   const deadline_ms = request.timeout_ms > 0 ? now_ms() + request.timeout_ms : Number.POSITIVE_INFINITY;
   await deployment.submit(deadline_ms);
@@ -72,6 +69,68 @@ export async function deploy(operations: Operations, request: DeployRequest): Pr
   await leaveToKeeper(operations, spec.name);
   if (!request.detach) emit({ at_ms: now_ms(), kind: 'serving', url: result.url, models: result.models });
   return { ...result, serving: !request.detach };
+}
+
+/**
+ * Plans, and writes the plan down. A person is asked between two plans, while nobody waits for a lock: what was agreed
+ * to holds for the second one as far as that asks for no more.
+ * @throws E_INTERRUPTED where the person says no, E_PLAN_INFEASIBLE; nothing is changed then
+ */
+async function acceptedPlan(operations: Operations, request: DeployRequest): Promise<DeploymentInProgress> {
+  const { spec } = request;
+  const consent = { replaced: new Set<string>(), promise: false };
+  for (;;) {
+    const { deployment, questions } = await operations.store.whilePlanning(operations, () =>
+      planOnce(operations, request, consent),
+    );
+    if (questions.replaced.length === 0 && questions.broken.length === 0) return deployment;
+    if (questions.broken.length > 0) {
+      consent.promise = true;
+      const question = `${spec.name} cannot keep its promise (see above). Deploy it all the same?`;
+      if (!(await request.confirm_promise(question))) throw declined();
+    }
+    if (questions.replaced.length === 0) continue;
+    const ends = request.stop_first ? 'end now' : 'be replaced';
+    const question = `${questions.replaced.length} running job(s) of ${spec.name} will ${ends}. Go on?`;
+    if (!(await request.confirm(question))) throw declined();
+    for (const { launch_id } of questions.replaced) consent.replaced.add(launch_id);
+  }
+}
+
+function declined(): HpcserveError {
+  return new HpcserveError('E_INTERRUPTED', {
+    what: 'nothing was changed',
+    because: 'the question was answered with no',
+    try: 'see what would change with `hpcserve plan`',
+  });
+}
+
+/** @returns the deployment, accepted where there is no question left */
+async function planOnce(
+  operations: Operations,
+  request: DeployRequest,
+  consent: Consent & { promise: boolean },
+): Promise<{
+  deployment: DeploymentInProgress;
+  questions: { replaced: readonly LaunchRecord[]; broken: readonly string[] };
+}> {
+  const { spec } = request;
+  const { emit, now_ms } = operations;
+  const objective = request.plan?.objective ?? request.objective;
+  const made = await planNow(operations, spec, request.spec_file, { objective });
+  const planned = request.plan ? useFresh(request.plan, made) : made;
+  requireFeasible(planned.plan, { may_be_empty: spec.share !== undefined });
+  const deployment = await DeploymentInProgress.open(operations, request);
+  const isFirst = !consent.promise && consent.replaced !== 'all' && consent.replaced.size === 0;
+  const broken = brokenPromises(planned.plan);
+  if (isFirst) {
+    for (const message of planned.plan.warnings) emit({ at_ms: now_ms(), kind: 'warning', message });
+    for (const message of broken) emit({ at_ms: now_ms(), kind: 'warning', message, severe: true });
+  }
+  if (broken.length > 0 && !consent.promise && !deployment.isUnchanged(planned))
+    return { deployment, questions: { replaced: [], broken } };
+  const replaced = await deployment.accept(planned, consent);
+  return { deployment, questions: { replaced, broken: [] } };
 }
 
 /**
@@ -109,10 +168,17 @@ class DeploymentInProgress {
     return deployment;
   }
 
-  async accept(planned: PlannedDeployment): Promise<void> {
+  /** It is deployed as it is: nothing is asked again. */
+  isUnchanged({ spec_digest }: PlannedDeployment): boolean {
+    const before = this.#operations.store.load(this.#name);
+    return before?.desired === 'serving' && before.spec_digest === spec_digest;
+  }
+
+  /** @returns launches whose end nobody has agreed to; nothing was changed then */
+  async accept(planned: PlannedDeployment, consent: Consent): Promise<readonly LaunchRecord[]> {
     const { store } = this.#operations;
     try {
-      await acceptPlan(this.#operations, this.#request, planned);
+      return await acceptPlan(this.#operations, this.#request, planned, consent);
     } catch (error) {
       if (this.#isNew && store.load(this.#name) === undefined) store.remove(this.#name);
       throw error;

@@ -50,6 +50,8 @@ export interface FolderLockOptions {
    */
   timeout_ms: number;
   times: LockTimes;
+  /** Told once, after `notice_ms`, when another has the lock and this process waits for it. */
+  onWait?: (trouble: LockTrouble) => void;
   /** The error of who cannot have the lock, or has lost it. */
   error: (trouble: LockTrouble) => Error;
   /** Told when a heartbeat finds that another has taken over: this process must stop writing. */
@@ -59,6 +61,8 @@ export interface FolderLockOptions {
 
 /** Between two looks of who waits. Lower: taken over sooner; higher: less for the metadata server. */
 const look_ms = 200;
+/** Most locks are given back sooner than a person wonders, ms. Lower: words about nothing; higher: silence. */
+const notice_ms = 500;
 /**
  * A longer time between two looks says nothing of the holder: this process stood still, or the filesystem did for both.
  */
@@ -117,7 +121,9 @@ export class FolderLock {
    */
   static async acquire(path: string, options: FolderLockOptions): Promise<FolderLock> {
     const { timeout_ms, times, signal } = options;
-    const deadline_ms = performance.now() + timeout_ms;
+    const begin_ms = performance.now();
+    const deadline_ms = begin_ms + timeout_ms;
+    let { onWait } = options;
     const watch = new HolderWatch(times.stale_ms);
     const candidate = new LockCandidate(path, options);
     try {
@@ -128,6 +134,10 @@ export class FolderLock {
           if (candidate.take()) return new FolderLock(path, candidate, options);
         } else if (state !== 'unknown' && performance.now() >= deadline_ms)
           throw options.error({ kind: 'taken', path, holder: state.holder });
+        if (state !== 'free' && performance.now() - begin_ms >= notice_ms) {
+          onWait?.({ kind: 'taken', path, holder: readLock(path)?.holder });
+          onWait = undefined;
+        }
         await sleep(look_ms, undefined, signal ? { signal } : {});
       }
     } finally {

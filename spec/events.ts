@@ -9,7 +9,10 @@ import type { LoadPhase } from './session-record.ts';
 export type ProgressEvent = { at_ms: number } & (
   | { kind: 'checking'; what: string }
   | { kind: 'planned'; launches: number; replicas: number }
-  | { kind: 'warning'; message: string }
+  /** Severe: what follows is not what was asked for, such as a plan that cannot keep its promise. */
+  | { kind: 'warning'; message: string; severe?: boolean }
+  /** Another command has what this one needs. */
+  | { kind: 'waiting'; what: string }
   | { kind: 'script_written'; path: string }
   | { kind: 'submitted'; launch_id: string; job_id: string; where: string }
   | { kind: 'pending'; job_id: string; reason: string; explanation: string; estimated_start_ms?: number }

@@ -3,6 +3,7 @@
 /** What people and our own processes start, threads among it. */
 export const productionEntries = [
   'cli/main.ts',
+  'cli/link.ts',
   'cli/quickstart.ts',
   'cli/package/main.ts',
   'cli/*.mjs',

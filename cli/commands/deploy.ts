@@ -29,7 +29,10 @@ interface DeployOptions {
 export function registerDeploy(command: Command, context: CliContext): void {
   addSlurmOptions(
     command
-      .option('-y, --yes', 'do not ask before running jobs are replaced')
+      .option(
+        '-y, --yes',
+        'do not ask, neither before running jobs are replaced nor where the plan cannot keep its promise',
+      )
       .option('-d, --detach', 'return when everything is submitted')
       .option('--timeout <time>', 'give up waiting after this time (90s, 10m, 2h); jobs go on', parseSeconds)
       .option('--dry-run', 'plan and check, submit nothing')
@@ -43,7 +46,7 @@ export function registerDeploy(command: Command, context: CliContext): void {
       `
 A second deploy of an unchanged file submits nothing and follows what runs. A changed one keeps the jobs
 that stay the same, starts the others, and ends the old ones once the new ones serve. Ctrl-C ends the
-following, not the jobs.
+following, not the jobs. Where running jobs are to be replaced it asks, and without a terminal needs --yes.
 
 With --sites one plan is made over all of them, and each site gets its share as a deployment of the same name; the URL
 is that of the first. The same command again leaves shares as they are that stand, and submits those that do not.
@@ -121,6 +124,12 @@ async function deployOnSite(
       stop_first: options.stopFirst === true,
       credentials: credentialFile(context),
       confirm: async (question) => {
+        if (options.yes) return true;
+        view.close();
+        return context.confirm(question);
+      },
+      confirm_promise: async (question) => {
+        // Nothing that runs is at stake: where nobody can be asked, it was said.
         if (options.yes || !context.tty.stdin || !context.tty.stderr) return true;
         view.close();
         return context.confirm(question);

@@ -12,6 +12,8 @@ export function describeEvent(event: ProgressEvent): string {
       return `planned: ${count(event.replicas, 'replica')} in ${count(event.launches, 'job')}`;
     case 'warning':
       return `warning: ${event.message}`;
+    case 'waiting':
+      return `waiting: ${event.what}`;
     case 'script_written':
       return `script written to ${event.path}`;
     case 'submitted':

@@ -61,7 +61,8 @@ class PlainView implements ProgressView {
     if (event.kind === 'loading' && !this.#isNewTenth(event)) return;
     const elapsed = ((event.at_ms - this.#started_ms) / 1000).toFixed(1).padStart(6);
     const text = printable(`${this.#before}${describeEvent(event)}`);
-    const shown = event.kind === 'failed' ? style('red', text, this.#context.colour) : text;
+    const alarming = event.kind === 'failed' || (event.kind === 'warning' && event.severe === true);
+    const shown = alarming ? style('red', text, this.#context.colour) : text;
     this.#context.note(`${elapsed}s  ${shown}`);
   }
 

@@ -88,7 +88,7 @@ function noteSitesNotNamed(context: CliContext, { asked }: Division, name: strin
 
 /** @throws E_INTERRUPTED where the person says no */
 async function confirmReplacing(context: CliContext, { asked, of }: Division, yes: boolean): Promise<void> {
-  if (yes || !context.tty.stdin || !context.tty.stderr) return;
+  if (yes) return;
   const replaced = jobsToReplace(
     asked.map(({ answer }) => answer),
     of,

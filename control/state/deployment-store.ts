@@ -9,7 +9,7 @@ import { systemCode } from '../../spec/errors/system-error.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { deploymentFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { type DeploymentState, deploymentStateSchema } from './deployment-state.ts';
-import { aroundChange } from './locks.ts';
+import { aroundChange, type LockRequest } from './locks.ts';
 
 /** Who changes deployments; every `Operations` is one. */
 export interface Writer {
@@ -19,6 +19,8 @@ export interface Writer {
   signal?: AbortSignal;
   /** How long to wait for others at the same deployment, ms. Default: `lockWait_ms.command`. */
   lock_wait_ms?: number;
+  /** Hears of a lock that is waited for. */
+  emit?: LockRequest['emit'];
 }
 
 /**
@@ -188,11 +190,14 @@ export class DeploymentStore {
   /** Works on a deployment that nobody else changes meanwhile. @throws E_DEPLOYMENT_LOCKED, and what `work` does */
   async locked<T>(
     name: string,
-    { command, signal, now_ms, lock_wait_ms = lockWait_ms.command }: Writer,
+    { command, signal, now_ms, emit, lock_wait_ms = lockWait_ms.command }: Writer,
     work: (record: LockedDeployment) => Promise<T>,
   ): Promise<T> {
     const path = join(this.folder(name), deploymentFiles.lock);
-    const lock = await FolderLock.acquire(path, aroundChange({ command, signal, timeout_ms: lock_wait_ms }));
+    const lock = await FolderLock.acquire(
+      path,
+      aroundChange({ command, signal, emit, timeout_ms: lock_wait_ms }),
+    );
     try {
       return await work(new LockedDeployment(name, this, lock, now_ms));
     } finally {
@@ -226,16 +231,16 @@ export class DeploymentStore {
 
   /**
    * Plans and writes the plan down while no other command of the site does: two at one moment would count on the same
-   * free nodes. Where another one takes long (a person is asked), this one goes on beside it.
+   * free nodes. Where another one takes long, this one goes on beside it.
    */
   async whilePlanning<T>(
-    { command, signal }: Pick<Writer, 'command' | 'signal'>,
+    { command, signal, emit }: Pick<Writer, 'command' | 'signal' | 'emit'>,
     work: () => Promise<T>,
   ): Promise<T> {
     // Nothing is made before there is a plan; whoever is the first here is alone.
     if (!existsSync(this.layout.deployments_folder)) return work();
     const path = join(this.layout.deployments_folder, planLockName);
-    const asked = aroundChange({ command, signal, timeout_ms: planLockWait_ms });
+    const asked = aroundChange({ command, signal, emit, timeout_ms: planLockWait_ms });
     const lock = await FolderLock.acquire(path, asked).catch((error: unknown) => {
       const isTaken = error instanceof HpcserveError && error.code === 'E_DEPLOYMENT_LOCKED';
       // A full disk: what is written next says so in words.
@@ -252,11 +257,14 @@ export class DeploymentStore {
 
   /** Starts or ends gateways of the site while nobody else does. @throws E_DEPLOYMENT_LOCKED, and what `work` does */
   async withGatewayLock<T>(
-    { command, signal, lock_wait_ms = gatewayLockWait_ms }: Omit<Writer, 'now_ms'>,
+    { command, signal, emit, lock_wait_ms = gatewayLockWait_ms }: Omit<Writer, 'now_ms'>,
     work: () => Promise<T>,
   ): Promise<T> {
     const path = join(this.layout.gateway_folder, 'lock');
-    const lock = await FolderLock.acquire(path, aroundChange({ command, signal, timeout_ms: lock_wait_ms }));
+    const lock = await FolderLock.acquire(
+      path,
+      aroundChange({ command, signal, emit, timeout_ms: lock_wait_ms }),
+    );
     try {
       return await work();
     } finally {

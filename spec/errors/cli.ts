@@ -10,7 +10,7 @@ export const cliErrors = defineErrors({
   },
   E_INTERRUPTED: {
     cause: 'The command was interrupted (Ctrl-C); jobs that were submitted go on.',
-    fix: 'follow them with `hpcserve status --watch`, or end them with `hpcserve stop NAME`',
+    fix: 'see what runs with `hpcserve status`; end it with `hpcserve stop NAME`',
     http_status: 499,
     exit_code: 130,
   },

@@ -5,13 +5,15 @@ import { type ClusterOptions, prepareBase, readState, startCluster, stopCluster 
 import { ensureSlurmInstalled } from './install.ts';
 import { type ClusterShape, clusterShapes } from './layout.ts';
 import { isAlive } from './processes.ts';
+import { userShell } from './shell.ts';
 import { ensureSlurmRelease, slurmRelease, slurmReleases } from './slurm-folder.ts';
 
 const usage = `usage: npm run cluster -- up|down|status|shell [--name NAME] [--slurm RELEASE] [--shape SHAPE]
 
   up      install Slurm if it is missing (Debian, root), start the cluster, print how to reach it as JSON
   status  print the same JSON and whether each daemon lives; exit code 1 when the cluster is not up
-  shell   open a shell of the ordinary user on the cluster's login node (starts the cluster if needed)
+  shell   open a shell of the ordinary user on the cluster's login node (starts the cluster if needed), with
+          hpcserve on the PATH, HPCSERVE_SITE set, and a model.yaml with its model in the folder it begins in
   down    cancel all jobs and stop every process of the cluster
 
   --slurm RELEASE  another Slurm than that of this machine: ${slurmReleases.join(', ')}; taken from Debian by debootstrap (root)
@@ -79,10 +81,13 @@ async function main(argv: string[]): Promise<number> {
     case 'shell': {
       if (!(await install(options))) return 12;
       const cluster = await startCluster(name, options);
-      say(`a shell of ${cluster.user.name} on cluster ${name}; try sinfo. The cluster stays up afterwards.`);
-      const [program = '', ...args] = cluster.argvAsUser(['/bin/bash', '--login']);
-      const env = { ...cluster.env, TERM: process.env.TERM ?? 'dumb' };
-      const child = spawn(program, args, { env, cwd: cluster.user.home, stdio: 'inherit' });
+      const { argv: shell, folder, environment } = await userShell(cluster);
+      say(
+        `a shell of ${cluster.user.name} on cluster ${name}, with hpcserve and, in ${folder}, a model: try sinfo, or hpcserve plan model.yaml. The cluster stays up afterwards.`,
+      );
+      const [program = '', ...args] = cluster.argvAsUser(shell);
+      const env = { ...cluster.env, ...environment, TERM: process.env.TERM ?? 'dumb' };
+      const child = spawn(program, args, { env, cwd: folder, stdio: 'inherit' });
       return new Promise((resolve) => child.once('exit', (code) => resolve(code ?? 1)));
     }
     case 'down': {
