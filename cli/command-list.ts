@@ -89,6 +89,12 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
       'jobs are ending: see which with `hpcserve status`, or wait for them with the same command again',
     register: async () => (await import('./commands/stop.ts')).registerStop,
   },
+  forget: {
+    takes: '<name>',
+    says: 'Remove the logs and records of a deployment that is stopped',
+    options: true,
+    register: async () => (await import('./commands/forget.ts')).registerForget,
+  },
   drain: {
     takes: '<node>',
     says: 'Empty a node: its running answers go on elsewhere, and its jobs end',

@@ -1,12 +1,12 @@
 /**
- * `npm run link [-- FOLDER]`: puts the command of this clone where a shell finds it, `~/.local/bin` by default, and says
- * what to add to the PATH where that folder is not on it.
+ * `npm run link [-- FOLDER]`: puts the command of this clone where a shell finds it, `~/.local/bin` by default, and
+ * says what to add to the PATH where that folder is not on it.
  */
 import { lstatSync, mkdirSync, realpathSync, rmSync, symlinkSync } from 'node:fs';
-import { homedir } from 'node:os';
 import { basename, delimiter, join, resolve } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { expandSitePath } from '../spec/site-paths.ts';
 
 const command = join(packageRoot, 'cli/hpcserve.mjs');
 
@@ -18,7 +18,7 @@ try {
   process.exit(error.exit_code);
 }
 
-function main([folder = join(homedir(), '.local/bin')]: readonly string[]): void {
+function main([folder = expandSitePath('~/.local/bin', process.env)]: readonly string[]): void {
   const place = resolve(folder);
   const link = join(place, 'hpcserve');
   mkdirSync(place, { recursive: true });

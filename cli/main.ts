@@ -67,7 +67,8 @@ function usageError(error: CommanderError): HpcserveError {
   const [first = '', ...rest] = error.message.replace(/^error: /, '').split('\n');
   const suggestion = rest.join(' ').match(/\(Did you mean (.*)\?\)/)?.[1];
   return new HpcserveError('E_USAGE', {
-    what: first.trim(),
+    // `argument 'abc' is invalid. a number.`: what commander says, and what we do.
+    what: first.trim().replace(/ is invalid\. (\S.*?)\.?$/, ' is invalid: it takes $1'),
     ...(suggestion ? { try: `did you mean "${suggestion}"?` } : {}),
   });
 }

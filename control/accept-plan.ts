@@ -1,6 +1,8 @@
 /** The first step of `deploy`: what is wanted from now on is written down, and what runs and is unchanged is kept. */
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { copyPrivately } from '../host/copy-privately.ts';
+import { identityOf } from '../host/process-identity.ts';
 import { assumptions } from '../solver/keeping/replan.ts';
 import type { DeploymentSpec } from '../spec/model-yaml.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
@@ -99,6 +101,7 @@ function nextState(
     spec_file,
     spec,
     desired: 'serving',
+    followed_by: { ...identityOf(process.pid)!, host: hostname(), since_ms: now_ms() },
     created_at_ms: before?.created_at_ms ?? now_ms(),
     updated_at_ms: now_ms(),
     models: plan.models,

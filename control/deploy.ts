@@ -1,7 +1,7 @@
 /** `deploy`: from a specification to a serving deployment, or to the reason why not. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { HpcserveError } from '../spec/errors/error.ts';
-import type { ModelSpec, Objective } from '../spec/model-yaml.ts';
+import type { DeploymentSpec, ModelSpec, Objective } from '../spec/model-yaml.ts';
 import type { Plan } from '../spec/plan.ts';
 import type { GatewayEndpoint } from '../spec/state-layout.ts';
 import { type AcceptRequest, acceptPlan, type Consent } from './accept-plan.ts';
@@ -12,6 +12,7 @@ import { ensureKeeper } from './keeper/keeper-process.ts';
 import { brokenPromises } from './plan/broken-promises.ts';
 import { planNow } from './plan/plan-now.ts';
 import { type PlannedDeployment, requireFeasible, useFresh } from './plan/planning.ts';
+import { refuseTakenNames } from './plan/taken-names.ts';
 import { type Assessment, assess } from './reconcile/assess.ts';
 import { diagnose } from './reconcile/diagnose.ts';
 import type { Observation } from './reconcile/observe.ts';
@@ -20,6 +21,7 @@ import { forgetPrevious, rollBack } from './reconcile/roll-back.ts';
 import type { Operations } from './runner/operations.ts';
 import type { CredentialFile } from './state/credentials.ts';
 import { type DeploymentState, liveLaunches, wantedLaunches } from './state/deployment-state.ts';
+import type { DeploymentStore } from './state/deployment-store.ts';
 import type { LaunchRecord } from './state/launch-record.ts';
 import { endSuperseded, stopDeployment } from './stop.ts';
 
@@ -120,6 +122,7 @@ async function planOnce(
   const made = await planNow(operations, spec, request.spec_file, { objective });
   const planned = request.plan ? useFresh(request.plan, made) : made;
   requireFeasible(planned.plan, { may_be_empty: spec.share !== undefined });
+  refuseTakenNames(spec, othersThatServe(operations, spec.name));
   const deployment = await DeploymentInProgress.open(operations, request);
   const isFirst = !consent.promise && consent.replaced !== 'all' && consent.replaced.size === 0;
   const broken = brokenPromises(planned.plan);
@@ -282,6 +285,26 @@ class DeploymentInProgress {
   }
 }
 
+function othersThatServe({ store }: Operations, name: string): DeploymentSpec[] {
+  return store
+    .list()
+    .filter((each) => each !== name)
+    .flatMap((each) => {
+      const state = loadIfWhole(store, each);
+      return state?.desired === 'serving' ? [state.spec] : [];
+    });
+}
+
+/** One whose file is damaged is told of where it is asked for, and keeps nobody else from being deployed. */
+function loadIfWhole(store: DeploymentStore, name: string): DeploymentState | undefined {
+  try {
+    return store.load(name);
+  } catch (error) {
+    if (error instanceof HpcserveError && error.code === 'E_DEPLOYMENT_STATE') return undefined;
+    throw error;
+  }
+}
+
 /** All that is not serving has failed: waiting changes nothing. */
 function cannotServe(assessment: Assessment): boolean {
   const { phase, replicas_serving, replicas_failed, replicas_wanted } = assessment;
@@ -318,7 +341,7 @@ async function expectModels(
 async function leaveToKeeper(operations: Operations, name: string): Promise<void> {
   const { store, now_ms, loaded, emit } = operations;
   await store.update(name, operations, (state) =>
-    state.kept === true ? undefined : { ...state, kept: true },
+    state.kept === true ? undefined : { ...state, kept: true, followed_by: undefined },
   );
   if (loaded.site.keeper.place !== 'login') return;
   try {

@@ -14,7 +14,7 @@ const openAiCodes: Partial<Record<HpcserveError['code'], string>> = {
 };
 
 /** The registry's code of an error that the gateway itself answers with. */
-export const errorCodeHeader = 'x-hpcserve-error';
+export const errorCodeHeader = headers.error_code;
 
 /** An error in OpenAI's envelope. What the message says is for the client; causes underneath stay in logs. */
 export function errorEnvelope(error: HpcserveError): OpenAiError {

@@ -32,6 +32,8 @@ export const headers = {
    */
   model: 'x-hpcserve-model',
   request_id: 'x-request-id',
+  /** The registry's code of an error that the gateway itself answers with. */
+  error_code: 'x-hpcserve-error',
   /** On answers: who computed it. */
   node: 'x-hpcserve-node',
   engine: 'x-hpcserve-engine',

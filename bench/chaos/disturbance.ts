@@ -107,7 +107,7 @@ class Disturbance {
     const { stage, log } = this.#options;
     await sleep(rest_ms);
     // Typed once: gateways that are killed meanwhile, and others that deploy at the same moment, are its own matter.
-    await stage.must('deploy', stage.deploymentFile(name), '--yes', '--timeout', '60s');
+    await stage.must('deploy', '--yes', stage.deploymentFile(name), '--yes', '--timeout', '60s');
     this.#away.delete(name);
     log(`${name}: serves again`);
   }

@@ -16,7 +16,7 @@ export class Gateways {
   readonly #stage: Stage;
 
   static async open(stage: Stage): Promise<Gateways> {
-    const last = (await stage.must('deploy', stage.deploymentFile(stage.deployments[0]!), '--json'))
+    const last = (await stage.must('deploy', '--yes', stage.deploymentFile(stage.deployments[0]!), '--json'))
       .trim()
       .split('\n')
       .at(-1)!;

@@ -80,9 +80,10 @@ export async function runChaos(size: ChaosSize, { log }: Pick<BenchOptions, 'log
   const stage = await Stage.open({ replicas: size.replicas, step_ms });
   try {
     log(`deploying ${size.replicas} replicas`);
-    for (const name of stage.deployments) await stage.must('deploy', stage.deploymentFile(name), '--detach');
     for (const name of stage.deployments)
-      await stage.must('deploy', stage.deploymentFile(name), '--timeout', '90s');
+      await stage.must('deploy', '--yes', stage.deploymentFile(name), '--detach');
+    for (const name of stage.deployments)
+      await stage.must('deploy', '--yes', stage.deploymentFile(name), '--timeout', '90s');
     const gateways = await Gateways.open(stage);
     const questions = await undisturbed(gateways);
     log(`${questions.length} answers of an undisturbed run are known`);

@@ -41,7 +41,7 @@ export class Deployment implements AsyncDisposable {
     try {
       writeFileSync(env.HPCSERVE_SITE, siteOf(setup));
       writeFileSync(join(home.folder, 'model.yaml'), modelOf(setup));
-      const { code, stdout, stderr } = await home.run(['deploy', 'model.yaml', '--timeout', '15m'], {
+      const { code, stdout, stderr } = await home.run(['deploy', '--yes', 'model.yaml', '--timeout', '15m'], {
         env,
         timeout_ms: 1_000_000,
       });

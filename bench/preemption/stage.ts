@@ -67,7 +67,7 @@ export class Stage {
   }
 
   deploy(file: string): Promise<{ url: string; key: string }> {
-    return this.ask('deploy', file, '--timeout', '90s');
+    return this.ask('deploy', '--yes', file, '--timeout', '90s');
   }
 
   startBackfill(): void {

@@ -91,7 +91,7 @@ async function oneStart(
   file: string,
 ): Promise<Moments> {
   const token = firstToken(url, key, 'started');
-  const deployed = await stage.run(['deploy', file, '--timeout', '90s', '--json']);
+  const deployed = await stage.run(['deploy', '--yes', file, '--timeout', '90s', '--json']);
   if (deployed.code !== 0) throw new Error(deployed.stderr + deployed.stdout);
   const events = deployed.stdout
     .trim()

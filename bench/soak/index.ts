@@ -80,9 +80,10 @@ async function runSoak(options: SoakOptions, log: BenchOptions['log']): Promise<
   const stage = await Stage.open({ replicas, step_ms, max_sequences, time_limit });
   try {
     log(`deploying ${replicas} replicas`);
-    for (const name of stage.deployments) await stage.must('deploy', stage.deploymentFile(name), '--detach');
     for (const name of stage.deployments)
-      await stage.must('deploy', stage.deploymentFile(name), '--timeout', '90s');
+      await stage.must('deploy', '--yes', stage.deploymentFile(name), '--detach');
+    for (const name of stage.deployments)
+      await stage.must('deploy', '--yes', stage.deploymentFile(name), '--timeout', '90s');
     const gateways = await Gateways.open(stage);
     const keys = await tenantKeys(stage);
     const questions = await knownAnswers(gateways.doors[0]!.url, gateways.key, model);

@@ -2,7 +2,7 @@ import { text as readAll } from 'node:stream/consumers';
 import { type Command, InvalidArgumentError } from 'commander';
 import { z } from 'zod';
 import { refusal } from '../../control/gateway/admin.ts';
-import { askOverHttp, type GatewayAddress, reasonOf } from '../../control/gateway/client.ts';
+import { askOverHttp, type GatewayAddress, readAnswer, reasonOf } from '../../control/gateway/client.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
@@ -90,7 +90,7 @@ async function* streamOf(
     });
   }
   const { statusCode = 0 } = response;
-  if (statusCode < 200 || statusCode > 299) throw refusal(url, statusCode, await readAll(response));
+  if (statusCode < 200 || statusCode > 299) throw refusal(url, await readAnswer(response));
   let rest = '';
   for await (const text of response.setEncoding('utf8') as AsyncIterable<string>) {
     const lines = (rest + text).split(/\r?\n/);

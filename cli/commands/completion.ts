@@ -7,7 +7,7 @@ import { sitePlaces } from '../site-places.ts';
 import { openSite } from '../site-session.ts';
 
 /** Commands whose argument is the name of a deployment. */
-const takesDeployment = ['status', 'stop', 'logs'];
+const takesDeployment = ['status', 'stop', 'forget', 'logs'];
 
 export function registerCompletion(command: Command, context: CliContext): void {
   command.registeredArguments[0]!.choices(['bash', 'zsh', 'fish']);

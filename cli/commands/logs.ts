@@ -6,6 +6,7 @@ import type { Operations } from '../../control/runner/operations.ts';
 import { type LaunchLogFile, logFilesOf, tail } from '../../control/state/log-files.ts';
 import { readableLine } from '../../control/state/readable-line.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { nearest } from '../../spec/nearest.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { printable, style } from '../format/style.ts';
@@ -50,6 +51,7 @@ Examples:
       const offsets = new Map<string, number>();
       const files = (): LaunchLogFile[] => filesOf(operations, name, options);
       const first = files();
+      if (first.length === 0) requireKnown(operations, name, options);
       if (first.length === 0 && !options.follow) {
         context.note('no logs yet: no job of it has started');
         return;
@@ -69,7 +71,7 @@ Examples:
 function filesOf(operations: Operations, name: string | undefined, options: LogOptions): LaunchLogFile[] {
   const { store } = operations;
   if (options.gateway)
-    return [{ path: join(store.layout.gateway_folder, gatewayFiles.log), launch_id: '', kind: 'job' }];
+    return [{ path: join(store.layout.gateway_folder, gatewayFiles.log), launch_id: '', kind: 'gateway' }];
   const only = name ?? onlyName(operations);
   const state = store.require(only);
   return state.launches
@@ -83,6 +85,29 @@ function filesOf(operations: Operations, name: string | undefined, options: LogO
     )
     .filter((file) => options.node === undefined || file.node === options.node)
     .filter((file) => options.unit === undefined || file.unit === options.unit);
+}
+
+/** A node or replica that was never there has no logs, and never will. @throws E_LOGS_UNKNOWN */
+function requireKnown(operations: Operations, name: string | undefined, options: LogOptions): void {
+  const { node, unit, ...others } = options;
+  if (options.gateway || (node === undefined && unit === undefined)) return;
+  const only = name ?? onlyName(operations);
+  const all = filesOf(operations, only, others);
+  const units = operations.store
+    .require(only)
+    .launches.flatMap(({ planned }) => planned.units.map((each) => each.unit));
+  const nodes = [...new Set(all.flatMap((file) => file.node ?? []))];
+  const unknown = (typed: string, what: string, known: readonly string[]): HpcserveError => {
+    const near = nearest(typed, known);
+    return new HpcserveError('E_LOGS_UNKNOWN', {
+      what: `${only} has no logs of ${what} ${typed}`,
+      because: `there are ${known.join(', ')}`,
+      try: near && `did you mean "${near}"?`,
+    });
+  };
+  if (unit !== undefined && !units.includes(unit)) throw unknown(unit, 'a replica', [...new Set(units)]);
+  // Before the first agent has said where it is, any node may come.
+  if (node !== undefined && nodes.length > 0 && !nodes.includes(node)) throw unknown(node, 'a node', nodes);
 }
 
 function onlyName({ store }: Operations): string {

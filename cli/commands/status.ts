@@ -116,6 +116,8 @@ const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
   starting: 'yellow',
   loading: 'yellow',
   serving: 'green',
+  updating: 'yellow',
+  replacing: 'yellow',
   asleep: 'dim',
   degraded: 'red',
   failed: 'red',
@@ -139,7 +141,7 @@ function render(
     const age = formatDuration(context.now_ms() - report.created_at_ms);
     lines.push(
       '',
-      `${style('bold', report.name, colour)}  ${style(phaseStyle[report.phase], report.phase, colour)}  ${report.replicas_serving} of ${report.replicas_wanted} replicas serve${onIdleNodes(report)}  (${age} old, ${report.spec_file})`,
+      `${style('bold', report.name, colour)}  ${style(phaseStyle[report.phase], report.phase, colour)}  ${report.replicas_serving} of ${report.replicas_wanted} replicas serve${ofBefore(report)}${onIdleNodes(report)}  (${age} old, ${report.spec_file})`,
     );
     if (report.shared_with)
       lines.push(`  a share of what was deployed over ${report.shared_with.join(', ')}`);
@@ -227,6 +229,11 @@ function rateOf({ load_bytes_per_s }: { load_bytes_per_s?: number }): string {
 
 function wantsIdleNodes({ desired, spec }: DeploymentState): boolean {
   return desired === 'serving' && spec.models.some(({ scavenger }) => scavenger.replicas > 0);
+}
+
+/** While a changed version starts. */
+function ofBefore({ replicas_old_serving: count }: DeploymentReport): string {
+  return count === 0 ? '' : `, and ${count} of the version before until they do`;
 }
 
 function onIdleNodes({ launches }: DeploymentReport): string {

@@ -1,5 +1,6 @@
 /** Every key of `config.yaml` and `hpcserve.yaml`, described once: file schema, environment name, flag, default. */
 import { z } from 'zod';
+import { slurmDurationPattern } from '../../spec/slurm-types.ts';
 
 export interface ConfigKeyDescription {
   description: string;
@@ -31,7 +32,7 @@ const keys = {
     description: 'Base URL of a gateway, for `chat`, `models` and `endpoint` away from its site.',
     variable: 'HPCSERVE_URL',
     flag: '--url',
-    schema: z.url({ protocol: /^https?$/ }),
+    schema: z.url({ protocol: /^https?$/, error: 'a URL that begins with http:// or https://' }),
   },
   progress: {
     description: 'How progress is shown: auto, tty, plain or json.',
@@ -81,7 +82,7 @@ const keys = {
     description: 'Wall time of jobs: MM, HH:MM:SS or D-HH:MM:SS.',
     variable: 'HPCSERVE_TIME_LIMIT',
     flag: '--time',
-    schema: word,
+    schema: z.string().regex(slurmDurationPattern, 'a time as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS'),
   },
 } as const satisfies Record<string, ConfigKeyDescription>;
 

@@ -37,8 +37,17 @@ export class Configuration {
   }
 
   /** Called by the command line for each global or command flag that stands for a key. */
+  /** @throws E_USAGE for a value that the key cannot have */
   setFlag(key: ConfigKey, flag: string, value: unknown): void {
-    if (value !== undefined) this.#flags.set(key, { flag, value });
+    if (value === undefined) return;
+    const parsed = configKeys[key].schema.safeParse(value);
+    if (!parsed.success)
+      throw new HpcserveError('E_USAGE', {
+        what: `${flag} ${JSON.stringify(value)} cannot be`,
+        because: parsed.error.issues.map((issue) => issue.message),
+        try: `${flag}: ${configKeys[key].description}`,
+      });
+    this.#flags.set(key, { flag, value });
   }
 
   /** The value that counts, or undefined where nothing sets it and it has no default. */

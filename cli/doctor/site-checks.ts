@@ -320,7 +320,9 @@ export async function checkDeployments(operations: Operations): Promise<CheckRes
               found.join('; '),
               `hpcserve logs ${name}; then: hpcserve deploy ${report.spec_file}`,
             )
-          : passed(check, found.join('; ')),
+          : report.phase === 'replacing'
+            ? warning(check, found.join('; '), `hpcserve logs ${name}, where it goes on for long`)
+            : passed(check, found.join('; ')),
       );
       for (const { node, notices } of report.launches.flatMap(({ nodes }) => nodes))
         for (const notice of notices)

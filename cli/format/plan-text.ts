@@ -1,4 +1,5 @@
 /** A plan as people read it: jobs, what each model may expect, and what else could have been. */
+import { brokenPromises } from '../../control/plan/broken-promises.ts';
 import { rejectionLines } from '../../control/plan/planning.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec, Objective } from '../../spec/model-yaml.ts';
@@ -59,6 +60,9 @@ export function printPlan(context: CliContext, plan: Plan, { explain }: { explai
     context.out('');
     say(`plan: ${describeSearch(plan)}`);
   }
+  for (const alarm of brokenPromises(plan))
+    for (const line of wrap(`warning: ${alarm}`, textWidth(context)))
+      context.note(style('red', line, context.colour));
   for (const warning of plan.warnings)
     for (const line of wrap(`warning: ${warning}`, textWidth(context))) context.note(line);
   if (explain) printRejected(plan, (text) => context.out(bold(text)), say);

@@ -43,10 +43,8 @@ export function describeEvent(event: ProgressEvent): string {
       return `gateway up at ${event.url}`;
     case 'serving':
       return `serving ${event.models.join(', ')} at ${event.url}`;
-    case 'job_ended': {
-      const log = event.log_file ? ` (log: ${event.log_file})` : '';
-      return `job ${event.job_id} ended: ${describeJobEnd(event)}${log}`;
-    }
+    case 'job_ended':
+      return `job ${event.job_id} ended: ${describeJobEnd(event)}${event.log_file ? ` (log: ${event.log_file})` : ''}`;
     case 'kept': {
       const acts = {
         renew: 'gets a successor',

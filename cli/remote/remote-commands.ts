@@ -8,6 +8,7 @@ export const remoteCommands: ReadonlySet<string> = new Set([
   'shell',
   'top',
   'stop',
+  'forget',
   'move',
   'keep',
   'backfill',

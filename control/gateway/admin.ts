@@ -2,9 +2,10 @@
 import { z } from 'zod';
 import { deviceReportSchema } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { type ErrorCode, errorRegistry } from '../../spec/errors/registry.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../../spec/key-settings.ts';
 import { type RefactorOutcome, type RefactorRequest, refactorOutcomeSchema } from '../../spec/refactor.ts';
-import { askForText, type GatewayAddress, reasonOf } from './client.ts';
+import { askForText, type GatewayAddress, type GatewayAnswer, reasonOf } from './client.ts';
 
 const keySchema = z.object({
   id: z.string(),
@@ -244,10 +245,9 @@ async function askGateway<S extends z.ZodType>(
   schema: S,
 ): Promise<z.output<S>> {
   const url = new URL(path, gateway.url);
-  let status: number;
-  let text: string;
+  let answer: GatewayAnswer;
   try {
-    ({ status, text } = await askForText(gateway, path, { ...ask, signal }));
+    answer = await askForText(gateway, path, { ...ask, signal });
   } catch (error) {
     throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
       what: `the gateway does not answer at ${url.origin}`,
@@ -255,7 +255,8 @@ async function askGateway<S extends z.ZodType>(
       cause: error,
     });
   }
-  if (status < 200 || status > 299) throw refusal(url, status, text);
+  const { status, text } = answer;
+  if (status < 200 || status > 299) throw refusal(url, answer);
   let json: unknown;
   try {
     json = text === '' ? undefined : JSON.parse(text);
@@ -267,8 +268,8 @@ async function askGateway<S extends z.ZodType>(
   return parsed.data;
 }
 
-/** The gateway's error envelope as our error. */
-export function refusal(url: URL, status: number, text: string): HpcserveError {
+/** The gateway's error envelope as our error, which is the gateway's own where it has a code of the registry. */
+export function refusal(url: URL, { status, text, code }: GatewayAnswer): HpcserveError {
   let message = text.slice(0, 500);
   try {
     const json = JSON.parse(text) as { error?: { message?: unknown } };
@@ -276,11 +277,22 @@ export function refusal(url: URL, status: number, text: string): HpcserveError {
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
   }
-  return new HpcserveError('E_GATEWAY_ANSWER', {
+  // An envelope has one sentence for all: what is wrong, and what to do.
+  const [because = '', advice] = message.split(/\.? Try: /);
+  return new HpcserveError(codeOf(status, code), {
     what: `the gateway answered ${status} to ${url.pathname}`,
-    because: message || 'it gave no reason',
+    because: because || 'it gave no reason',
+    try: advice,
     details: { status },
   });
+}
+
+/** Of answers that an engine wrote, or a gateway of another version, the status says which exit code is right. */
+function codeOf(status: number, code: string | undefined): ErrorCode {
+  if (code !== undefined && code in errorRegistry) return code as ErrorCode;
+  if (status === 401) return 'E_REQUEST_KEY';
+  if (status === 404) return 'E_MODEL_UNKNOWN';
+  return status === 400 || status === 422 ? 'E_REQUEST_INVALID' : 'E_GATEWAY_ANSWER';
 }
 
 function unexpected(url: URL, because: string): HpcserveError {

@@ -8,6 +8,7 @@ import { type IncomingMessage, type RequestOptions, request as requestHttp } fro
 import { request as requestHttps } from 'node:https';
 import { text as readAll } from 'node:stream/consumers';
 import { connect, type TLSSocket } from 'node:tls';
+import { headers } from '../../spec/wire.ts';
 
 /** Where a gateway answers, and what proves that it is the one; a `GatewayEndpoint` is one. */
 export interface GatewayAddress {
@@ -73,9 +74,26 @@ export async function askForText(
   gateway: GatewayAddress,
   path: string,
   request: GatewayRequest,
-): Promise<{ status: number; text: string }> {
+): Promise<GatewayAnswer> {
   const answer = await askOverHttp(gateway, path, request);
-  return { status: answer.statusCode ?? 0, text: await readAll(answer) };
+  return readAnswer(answer);
+}
+
+/** An answer as a whole. */
+export interface GatewayAnswer {
+  status: number;
+  text: string;
+  /** The registry's code of an error that the gateway itself answers with. */
+  code?: string;
+}
+
+/** The rest of an answer whose head is there. */
+export async function readAnswer(answer: IncomingMessage): Promise<GatewayAnswer> {
+  const code = answer.headers[headers.error_code];
+  const text = await readAll(answer);
+  const read: GatewayAnswer = { status: answer.statusCode ?? 0, text };
+  if (typeof code === 'string') read.code = code;
+  return read;
 }
 
 const pemBlocks = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g;

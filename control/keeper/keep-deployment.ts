@@ -1,4 +1,6 @@
 /** One round of keeping one deployment: inspect, decide, write the decision down, act. */
+import { hostname } from 'node:os';
+import { isAlive } from '../../host/process-identity.ts';
 import { type KeepAction, type KeepSettings, keep } from '../../solver/keeping/keep.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
@@ -43,7 +45,9 @@ export interface KeptRound {
 
 /** @throws HpcserveError where the state cannot be read or the lock is not to be had; the next round tries again */
 export async function keepDeployment(keeping: KeepingDeployment, name: string): Promise<KeptRound> {
-  const { reconciler, settings, now_ms } = keeping;
+  const { reconciler, settings, now_ms, store } = keeping;
+  // Two that submit the same launches would take them from each other.
+  if (isFollowed(store.require(name), now_ms())) return { kept: false, next_at_ms: now_ms() };
   const first_seen = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
   const seen = await withoutLost(keeping, first_seen);
   const { state, observation } = seen;
@@ -63,6 +67,15 @@ export async function keepDeployment(keeping: KeepingDeployment, name: string): 
   const after = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
   return { kept: true, next_at_ms, seen: { ...after, spent } };
 }
+
+/** Whether a `deploy` still submits and follows it: told at once on its own host, and elsewhere guessed for a while. */
+function isFollowed({ followed_by, kept }: DeploymentState, now_ms: number): boolean {
+  if (followed_by === undefined || kept === true) return false;
+  if (followed_by.host === hostname()) return isAlive(followed_by);
+  return now_ms - followed_by.since_ms < elsewhere_ms;
+}
+/** For so long a `deploy` of another host is left to submit. Lower: both may; higher: jobs of a dead one come late. */
+const elsewhere_ms = 60_000;
 
 /** Ends jobs whose node is lost: what follows sees them as ended, and replaces them. */
 async function withoutLost(

@@ -2,7 +2,7 @@
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import { describeJobEnd } from '../runner/agent-end.ts';
-import { type DeploymentState, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
+import { type DeploymentState, isKept, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
 import { sentenceOf } from '../state/findings.ts';
 import type { Observation, UnitStatus } from './observe.ts';
 
@@ -11,6 +11,10 @@ export type DeploymentPhase =
   | 'starting'
   | 'loading'
   | 'serving'
+  /** A changed version starts, and jobs of the one before serve until it does. */
+  | 'updating'
+  /** Nothing of it serves, and the keeper starts others in place of what ended. */
+  | 'replacing'
   /** Nobody asks, so it has no replicas; a request wakes it. */
   | 'asleep'
   /** Some replicas serve, others failed, ended, or are about to. */
@@ -26,6 +30,8 @@ export interface Assessment {
   replicas_wanted: number;
   replicas_serving: number;
   replicas_failed: number;
+  /** Of an earlier version, which serve until those that are wanted do. */
+  replicas_old_serving: number;
 }
 
 export function assess(state: DeploymentState, observation: Observation): Assessment {
@@ -34,7 +40,15 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   const is = (...states: UnitStatus['state'][]) => units.filter((unit) => states.includes(unit.state));
   const serving = is('serving').length;
   const failed = is('failed', 'lost').length;
-  const counts = { replicas_wanted: units.length, replicas_serving: serving, replicas_failed: failed };
+  const old = liveLaunches(state)
+    .filter((launch) => launch.superseded)
+    .flatMap((launch) => observation.launches.get(launch.launch_id)?.units ?? []);
+  const counts = {
+    replicas_wanted: units.length,
+    replicas_serving: serving,
+    replicas_failed: failed,
+    replicas_old_serving: old.filter((unit) => unit.state === 'serving').length,
+  };
   const reasons = [...observation.problems];
   if (state.desired === 'stopped') {
     const left = liveLaunches(state).filter(
@@ -80,7 +94,20 @@ export function assess(state: DeploymentState, observation: Observation): Assess
     return status?.job?.phase === 'running' || status?.units.some((unit) => unit.node !== undefined);
   });
   const sound = observation.problems.length === 0;
-  return { phase: phaseOf(units, { serving, failed, running, sound }), reasons, ...counts };
+  const phase = phaseOf(units, { serving, failed, running, sound });
+  return { phase: withOthers(phase, state, counts), reasons, ...counts };
+}
+
+/** The word that is true of all of it: of those that are wanted, those before them, and who acts on it. */
+function withOthers(
+  phase: DeploymentPhase,
+  state: DeploymentState,
+  { replicas_old_serving }: Pick<Assessment, 'replicas_old_serving'>,
+): DeploymentPhase {
+  const starts = phase === 'waiting' || phase === 'starting' || phase === 'loading';
+  if (starts && replicas_old_serving > 0) return 'updating';
+  const given_up = wantedLaunches(state).some((launch) => launch.given_up !== undefined);
+  return phase === 'failed' && isKept(state) && !given_up ? 'replacing' : phase;
 }
 
 /** `jobs 7, 8, 9 and 472 more`. */

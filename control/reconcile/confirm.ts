@@ -6,6 +6,7 @@ import { deviceNamed, variantsOf } from '../../solver/catalog/devices.ts';
 import { migSlice } from '../../solver/catalog/mig.ts';
 import type { GivenDevice } from '../../spec/agent-state.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
+import { stageBounds } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch, ResolvedEngine } from '../../spec/plan.ts';
 
 /** What the plan says of one replica. */
@@ -57,8 +58,9 @@ export function plannedUnit(launch: PlannedLaunch, unit: UnitSpec): PlannedUnit 
     pipeline: unit.pipeline,
     threads: unit.threads,
   };
-  // Devices behind its first stages are for those that it may get.
-  if (unit.stages && unit.stages.length < unit.device_count * (unit.nodes ?? 1)) planned.device_count_min = 1;
+  // It may begin at any number of stages, and has as many devices as it has stages.
+  const { stages_min, stages_max } = stageBounds(unit.model);
+  if (unit.stages && stages_min < stages_max) planned.device_count_min = 1;
   return planned;
 }
 

@@ -37,7 +37,8 @@ export async function rollBack(
     if (!state) return false;
     const file = (key: 'spec' | 'previous_spec'): string => join(store.folder(name), deploymentFiles[key]);
     if (existsSync(file('previous_spec'))) moveIntoPlaceSync(file('previous_spec'), file('spec'));
-    record.save(state);
+    // It served: from here on it is the keeper's again.
+    record.save({ ...state, kept: true, followed_by: undefined });
     return true;
   });
   if (!back) return undefined;

@@ -29,6 +29,16 @@ export const deploymentStateSchema = z.object({
   desired: z.enum(['serving', 'stopped']),
   /** The keeper acts on it: it has served, or was submitted for nobody to follow. */
   kept: z.boolean().optional(),
+  /** The command that submits and follows what was changed; the keeper leaves it to that as long as it lives. */
+  followed_by: z
+    .object({
+      pid: z.int(),
+      start_ticks: z.number(),
+      boot_id: z.string(),
+      host: z.string(),
+      since_ms: z.number(),
+    })
+    .optional(),
   created_at_ms: z.number(),
   updated_at_ms: z.number(),
   /** Why the last attempt did not serve; kept for `status`. */

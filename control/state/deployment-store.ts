@@ -224,7 +224,7 @@ export class DeploymentStore {
     }
   }
 
-  /** Removes a deployment's folder; for `stop --purge`. */
+  /** Removes a deployment's folder. */
   remove(name: string): void {
     rmSync(this.folder(name), { recursive: true, force: true });
   }

@@ -9,7 +9,7 @@ export interface LaunchLogFile {
   path: string;
   launch_id: string;
   /** `job`, `agent` or `unit`. */
-  kind: 'job' | 'agent' | 'unit';
+  kind: 'job' | 'agent' | 'unit' | 'gateway';
   node?: string;
   unit?: string;
 }

@@ -20,6 +20,12 @@ export const cliErrors = defineErrors({
     http_status: 500,
     exit_code: 13,
   },
+  E_LOGS_UNKNOWN: {
+    cause: 'Logs were asked for of a node or a replica that the deployment does not have.',
+    fix: 'see the nodes and replicas with `hpcserve status NAME`; `--old` adds jobs that were replaced',
+    http_status: 404,
+    exit_code: 9,
+  },
   E_USER_UNKNOWN: {
     cause:
       'Your user name or home folder is needed, and this machine has no entry for your uid: a container that was started with a uid alone, or a user directory that is away.',

@@ -45,6 +45,19 @@ export const controlErrors = defineErrors({
     http_status: 404,
     exit_code: 9,
   },
+  E_DEPLOYMENT_RUNS: {
+    cause: 'What was asked for is for a deployment that is stopped, and this one is to serve, or has jobs.',
+    fix: 'end it with `hpcserve stop NAME`, then run the command again',
+    http_status: 409,
+    exit_code: 10,
+  },
+  E_MODEL_NAME_TAKEN: {
+    cause:
+      'An alias is the name of a model of another deployment, or a model has the name of an alias there.',
+    fix: 'give the alias or the model another name in model.yaml, or stop the other deployment first',
+    http_status: 409,
+    exit_code: 10,
+  },
   E_DEPLOYMENT_LOCKED: {
     cause: 'Another hpcserve command is changing the same deployment at this moment.',
     fix: 'wait until it ends; `hpcserve status NAME` works meanwhile',

@@ -23,7 +23,7 @@ slurm:
   time_limit: 00:30:00
 `;
 
-/** Makes what is not there: a model.yaml that somebody changed stays as it is. @throws Error with what a command said */
+/** Makes what is not there: a model.yaml that was changed stays as it is. @throws Error with what a command said */
 export async function userShell(cluster: Cluster): Promise<UserShell> {
   const { state, user } = cluster;
   // Deployments of two clusters of one site's name would get into each other's way.

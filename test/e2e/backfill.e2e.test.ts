@@ -125,7 +125,7 @@ describe('replicas on idle nodes', () => {
       scavenger: { replicas: 2 },
     };
     const file = home.write('toy.yaml', { name: 'toy', models: [model] });
-    door = await json('deploy', file, '--timeout', '60s');
+    door = await json('deploy', '--yes', file, '--timeout', '60s');
     const first = await json<ScavengerRound>('backfill', '--once');
     expect(first).toMatchObject({ submitted: 2, replicas: 2, held_back: [] });
     const second = await json<ScavengerRound>('backfill', '--once');

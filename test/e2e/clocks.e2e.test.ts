@@ -52,7 +52,7 @@ describe.skipIf(!ready.ready)(`nodes whose clocks are wrong${lacking}`, () => {
         devices: { kind: 'gpu', node_kinds: [kind] },
       })),
     });
-    const { code, stderr } = await hpcserve('deploy', 'model.yaml', '--timeout', '90s');
+    const { code, stderr } = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '90s');
     expect(code, stderr).toBe(0);
   }, 120_000);
   afterAll(() => home?.close());

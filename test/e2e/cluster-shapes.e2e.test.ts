@@ -30,7 +30,7 @@ async function on(
 async function serve(home: UserHome, kind: string, more: Record<string, unknown> = {}): Promise<string> {
   const devices = kind === 'cpu-amx' ? { kind: 'cpu' } : { kind: 'gpu', node_kinds: [kind] };
   home.write('model.yaml', { name: 'demo', models: [{ ...model, ...more, devices }] });
-  const deployed = await home.hpcserve('deploy', 'model.yaml', '--timeout', '90s');
+  const deployed = await home.hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '90s');
   if (deployed.code !== 0) throw new Error(deployed.stderr + (await home.explain()));
   const answered = await home.hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4');
   expect(answered.code, answered.stderr).toBe(0);
@@ -75,7 +75,7 @@ it('partitions that give nodes exclusively: the second deployment takes another 
       name: 'other',
       models: [{ ...model, name: 'tiny2', devices: { kind: 'gpu', node_kinds: ['a100'] } }],
     });
-    const other = await home.hpcserve('deploy', 'other.yaml', '--timeout', '90s');
+    const other = await home.hpcserve('deploy', '--yes', 'other.yaml', '--timeout', '90s');
     expect(other.code, other.stderr).toBe(0);
     const nodes = (await home.run(['squeue', '--noheader', '--format=%N'])).stdout.trim().split('\n');
     expect(nodes.sort()).toEqual(['a1', 'a2']);
@@ -91,7 +91,7 @@ it('a policy that refuses a job is heard, with the place that set what it is abo
       models: [{ ...model, devices: { kind: 'gpu', node_kinds: ['gh200'] } }],
       slurm: { time_limit: '00:30:00' },
     });
-    const { code, stderr } = await home.hpcserve('deploy', 'long.yaml', '--timeout', '60s');
+    const { code, stderr } = await home.hpcserve('deploy', '--yes', 'long.yaml', '--timeout', '60s');
     expect(code, stderr).not.toBe(0);
     expect(stderr).toContain(policyWords.refused);
     expect(stderr).toMatch(/--time=\S+ was set by .*long\.yaml/);
@@ -102,7 +102,7 @@ it('a policy that refuses a job is heard, with the place that set what it is abo
       name: 'demo',
       models: [{ ...model, devices: { kind: 'gpu', node_kinds: ['a100'] } }],
     });
-    const accepted = await home.hpcserve('deploy', 'model.yaml', '--timeout', '90s');
+    const accepted = await home.hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '90s');
     expect(accepted.code, accepted.stderr).toBe(0);
     expect(accepted.stderr).toContain(policyWords.accepted);
     await stop(home);
@@ -135,7 +135,8 @@ it('a job that no account pays for: which accounts there are is said, or that th
   const home = await UserHome.open({ accounting: true });
   const { name } = home.cluster.user;
   const sacctmgr = (...words: string[]) => home.cluster.runAs('root', ['sacctmgr', '--immediate', ...words]);
-  const deploy = (...flags: string[]) => home.hpcserve('deploy', 'model.yaml', '--timeout', '90s', ...flags);
+  const deploy = (...flags: string[]) =>
+    home.hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '90s', ...flags);
   try {
     home.write('model.yaml', { name: 'demo', models: [{ ...model, devices: { kind: 'gpu' } }] });
     await sacctmgr('delete', 'user', name);

@@ -39,7 +39,7 @@ it('the job fails with the exit code of the agent; status and logs have the word
     devices: { kind: 'gpu', node_kinds: ['a100'] },
   };
   const file = home.write('fragile.yaml', { name: 'fragile', models: [model] });
-  const deployed = await hpcserve('deploy', file, '--json', '--timeout', '90s');
+  const deployed = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '90s');
   expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
   const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
   const client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });

@@ -42,7 +42,7 @@ describe.skipIf(!mounted)('a full disk', () => {
 
   it('refuses to deploy in the words of the system, and leaves nothing behind', async () => {
     fill();
-    const { code, stderr } = await hpcserve('deploy', 'model.yaml');
+    const { code, stderr } = await hpcserve('deploy', '--yes', 'model.yaml');
     expect(code).toBe(12);
     expect(stderr).toMatch(
       /no space is left on that filesystem \[E_FILESYSTEM\]|E_STATE_FOLDER[\s\S]*ENOSPC/,
@@ -52,7 +52,7 @@ describe.skipIf(!mounted)('a full disk', () => {
 
   it('goes on with what runs, tells clients why it does not answer, and stops once there is room', async () => {
     rmSync(filler);
-    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
+    const deployed = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '60s');
     expect(deployed.code, deployed.stderr).toBe(0);
     fill();
     const refused = await hpcserve('stop', 'demo');

@@ -21,7 +21,7 @@ beforeAll(async () => {
   const model = (name: string): string =>
     `  - name: ${name}\n    aliases: [assistant]\n    source: ./toy.gguf\n    cpu_threads: 1\n    context_tokens: 512\n    max_sequences: 4\n    slo:\n      tpot_ms: 5000\n`;
   writeFileSync(join(home.folder, 'model.yaml'), `name: demo\nmodels:\n${model('one')}${model('two')}`);
-  const deployed = await home.run(['deploy', 'model.yaml', '--timeout', '60s']);
+  const deployed = await home.run(['deploy', '--yes', 'model.yaml', '--timeout', '60s']);
   expect(deployed.code, deployed.stderr).toBe(0);
   key = /key +(\S+)/.exec(deployed.stdout)![1]!;
 }, 120_000);

@@ -41,7 +41,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
 
   it('takes no deployment: it says that it is the quota, and leaves nothing behind', async () => {
     quota.fill();
-    const { code, stderr } = await hpcserve('deploy', 'model.yaml');
+    const { code, stderr } = await hpcserve('deploy', '--yes', 'model.yaml');
     expect(code).toBe(12);
     expect(stderr).toMatch(/because: EDQUOT: disk quota exceeded/);
     expect(stderr).toMatch(/try: see your quota with: quota -s .*lfs quota/);
@@ -54,7 +54,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
   }, 120_000);
 
   it('goes on with what runs, tells clients why none is answered, and answers again once there is room', async () => {
-    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
+    const deployed = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '60s');
     expect(deployed.code, deployed.stderr).toBe(0);
     expect((await ask()).code).toBe(0);
     ({ job_id } = (await status()).launches[0]);
@@ -103,7 +103,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     await partitions('DOWN');
     let full: NodeJS.Timeout | undefined;
     try {
-      const deploying = hpcserve('deploy', 'model.yaml', '--timeout', '30s');
+      const deploying = hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '30s');
       await expect.poll(jobs, { timeout: 30_000 }).toHaveLength(1);
       quota.fill();
       // What `deploy` gives back when it ends, its lock, is room enough for a log.
@@ -118,7 +118,7 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
       await partitions('UP');
     }
     quota.free();
-    const again = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
+    const again = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '60s');
     expect(again.code, again.stderr).toBe(0);
     expect(existsSync(join(quota.path, 'tight/deployments/demo/deployment.json'))).toBe(true);
   }, 120_000);

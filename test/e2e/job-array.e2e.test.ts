@@ -90,7 +90,7 @@ it('is submitted once, and its tasks live and die one by one', async () => {
   // 20.11 gives tasks with whole nodes only nodes like the first's: here they would wait for ever.
   const hasArrays = atLeastRelease(slurmPrograms(home.cluster.state.slurm).version, '22.05');
   expect(rendered.stdout.match(/#SBATCH --array=.*/g)).toEqual(hasArrays ? ['#SBATCH --array=0-3'] : null);
-  const deployed = await hpcserve('deploy', file, '--json', '--timeout', '120s');
+  const deployed = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '120s');
   expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
   if (!hasArrays) {
     const alone = await running();
@@ -211,7 +211,7 @@ it('is submitted once, and its tasks live and die one by one', async () => {
 
   // Where every task is known by its own folder, a smaller number of replicas ends those that are too many.
   const fewer = home.write('many.yaml', { name: 'many', models: [{ ...model, replicas: 2 }] });
-  const changed = await hpcserve('deploy', fewer, '--json', '--timeout', '120s');
+  const changed = await hpcserve('deploy', '--yes', fewer, '--json', '--timeout', '120s');
   expect(changed.code, changed.stderr + changed.stdout).toBe(0);
   const left = await eventually(
     async () => {

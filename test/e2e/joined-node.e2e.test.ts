@@ -102,7 +102,7 @@ describe('a node without a model', () => {
         },
       ],
     });
-    const { code, stdout, stderr } = await hpcserve('deploy', 'onto.yaml', '--timeout', '90s');
+    const { code, stdout, stderr } = await hpcserve('deploy', '--yes', 'onto.yaml', '--timeout', '90s');
     expect(code, stdout + stderr).toBe(0);
     const [launch] = (await status()).launches;
     expect(launch).toMatchObject({ node_kind: kind, job: { state: 'RUNNING' } });
@@ -120,7 +120,14 @@ describe('a node without a model', () => {
     const model = JSON.parse(readFileSync(join(folder, 'onto.yaml'), 'utf8'));
     model.models[0].context_tokens = 256;
     home.write('onto.yaml', model);
-    const { code, stdout, stderr } = await hpcserve('deploy', 'onto.yaml', '--yes', '--timeout', '90s');
+    const { code, stdout, stderr } = await hpcserve(
+      'deploy',
+      '--yes',
+      'onto.yaml',
+      '--yes',
+      '--timeout',
+      '90s',
+    );
     expect(code, stdout + stderr).toBe(0);
     const launches = (await status()).launches.filter(({ job }) => job.state === 'RUNNING');
     expect(launches).toMatchObject([{ node_kind: kind }]);
@@ -202,13 +209,13 @@ describe('a node without a model', () => {
   }, 120_000);
 
   it('leaves with its allocation, and what ran there is said to have ended', async () => {
-    const again = await hpcserve('deploy', 'onto.yaml', '--timeout', '90s');
+    const again = await hpcserve('deploy', '--yes', 'onto.yaml', '--timeout', '90s');
     expect(again.code, again.stdout + again.stderr).toBe(0);
     await cluster.runAs('user', ['scancel', job]);
     await expect.poll(async () => (await nodes()).kinds, { timeout: 60_000 }).not.toContain(kind);
     await expect.poll(async () => (await nodes()).nodes, { timeout: 30_000 }).toEqual([]);
     await expect.poll(async () => (await status()).phase, { timeout: 60_000 }).not.toBe('serving');
-    const deployed = await hpcserve('deploy', 'onto.yaml', '--timeout', '20s');
+    const deployed = await hpcserve('deploy', '--yes', 'onto.yaml', '--timeout', '20s');
     expect(deployed.code).not.toBe(0);
     expect(deployed.stderr).toContain(`has no node kind "${kind}" [E_CONFIG_CONFLICT]`);
   }, 300_000);

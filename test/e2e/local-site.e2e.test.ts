@@ -51,7 +51,7 @@ describe('the local site', () => {
   let key: string;
 
   it('deploys, tells its progress on stderr, and prints URL and key on stdout', async () => {
-    const { code, stdout, stderr } = await home.run(['deploy', 'model.yaml', '--timeout', '60s']);
+    const { code, stdout, stderr } = await home.run(['deploy', '--yes', 'model.yaml', '--timeout', '60s']);
     expect(code, stderr).toBe(0);
     expect(stdout).toMatch(/^URL +http:\/\/127\.0\.0\.1:\d+\/v1\nkey +hsk-\w+\nmodels +tiny\n$/);
     expect(stderr).toMatch(
@@ -108,13 +108,13 @@ describe('the local site', () => {
     expect((await home.run(['models'], { env })).code).toBe(0);
     expect((await home.run(['keys', 'revoke', made.id])).code).toBe(0);
     const refused = await home.run(['models'], { env });
-    expect(refused.code).toBe(7);
+    expect(refused.code).toBe(12);
     expect(refused.stderr).toMatch(/401/);
   });
 
   it('does nothing when deployed again unchanged', async () => {
     const before = await jobs();
-    const { code, stdout } = await home.run(['deploy', 'model.yaml', '--json']);
+    const { code, stdout } = await home.run(['deploy', '--yes', 'model.yaml', '--json']);
     expect(code).toBe(0);
     expect(deployed(stdout)).toMatchObject({ url, key, models: ['tiny'], serving: true });
     expect(await jobs()).toEqual(before);
@@ -123,19 +123,19 @@ describe('the local site', () => {
   it('keeps the replicas that stay when their number changes', async () => {
     const before = await jobs();
     write(1);
-    expect((await home.run(['deploy', 'model.yaml', '--yes'])).code).toBe(0);
+    expect((await home.run(['deploy', '--yes', 'model.yaml', '--yes'])).code).toBe(0);
     expect(await jobs()).toEqual(before.slice(0, 1));
   });
 
   it('a change that fails is taken back, and the version before goes on', async () => {
     const before = await jobs();
     write(1, './toy.gguf', '    engine: command\n    command: [/bin/false, "{port}"]\n');
-    const failed = await home.run(['deploy', 'model.yaml', '--yes']);
+    const failed = await home.run(['deploy', '--yes', 'model.yaml', '--yes']);
     expect(failed.code, failed.stderr).not.toBe(0);
     expect(await jobs()).toEqual(before);
     expect((await home.run(['chat', 'tiny', 'Hi', '--max-tokens', '2'])).code).toBe(0);
     write(1);
-    expect((await home.run(['deploy', 'model.yaml'])).stderr).toMatch(/unchanged/);
+    expect((await home.run(['deploy', '--yes', 'model.yaml'])).stderr).toMatch(/unchanged/);
   });
 
   it('replaces an agent that is killed without being asked, under the same URL, and says so in its log', async () => {
@@ -164,7 +164,7 @@ describe('the local site', () => {
       .poll(async () => (await home.run(['models', '--json'])).stdout, { timeout: 20_000 })
       .toContain('"tiny"');
     expect((await home.run(['chat', 'tiny', 'Hi', '--max-tokens', '2'])).code).toBe(0);
-    const again = await home.run(['deploy', 'model.yaml', '--json']);
+    const again = await home.run(['deploy', '--yes', 'model.yaml', '--json']);
     expect(again.code, again.stderr).toBe(0);
     expect(deployed(again.stdout)).toMatchObject({ url, key });
   });
@@ -180,13 +180,13 @@ describe('the local site', () => {
 
   it('refuses a plan that went stale', async () => {
     expect((await home.run(['plan', 'model.yaml', '--out', 'plan.json'])).code).toBe(0);
-    expect((await home.run(['deploy', 'model.yaml', '--plan', 'plan.json'])).code).toBe(0);
+    expect((await home.run(['deploy', '--yes', 'model.yaml', '--plan', 'plan.json'])).code).toBe(0);
     write(
       1,
       './toy.gguf',
       '    max_sequences: 2\n'.replace('max_sequences', 'prefill_chunk_tokens').replace(' 2', ' 64'),
     );
-    const stale = await home.run(['deploy', 'model.yaml', '--plan', 'plan.json']);
+    const stale = await home.run(['deploy', '--yes', 'model.yaml', '--plan', 'plan.json']);
     expect(stale.code).toBe(10);
     expect(stale.stderr).toMatch(/E_PLAN_STALE/);
     write(1);
@@ -218,7 +218,7 @@ describe('the local site', () => {
     writeFileSync(cut, readFileSync(join(home.folder, 'toy.gguf')));
     truncateSync(cut, 50_000);
     write(1, './cut.gguf');
-    const damaged = await home.run(['deploy', 'model.yaml']);
+    const damaged = await home.run(['deploy', '--yes', 'model.yaml']);
     expect(damaged.code).toBe(4);
     expect(damaged.stderr).toMatch(/E_MODEL_CUT_OFF/);
     mkdirSync(join(home.folder, 'sites'));
@@ -227,7 +227,7 @@ describe('the local site', () => {
       'name: small\nkind: local\nnode_kinds:\n  - {name: tiny-node, memory_gb: 0.05, devices: [{kind: cpu, model: Tiny, count: 1, memory_gb: 0.05}]}\n',
     );
     write(1);
-    const large = await home.run(['deploy', 'model.yaml', '--site', './sites/small.yaml']);
+    const large = await home.run(['deploy', '--yes', 'model.yaml', '--site', './sites/small.yaml']);
     expect(large.code).toBe(5);
     expect(large.stderr).toMatch(/needs \d+ MiB on each of 1 device.*Tiny has 48 MiB/);
     expect(left()).toEqual([]);

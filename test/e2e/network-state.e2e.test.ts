@@ -43,7 +43,7 @@ describe.skipIf(missing !== '')(`a state folder on sshfs${lacking}`, () => {
 
   it('serves, goes on where it was after the server was away, and stops', async () => {
     expect(filesystemOf(network.path)).toMatchObject({ network: true });
-    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '90s');
+    const deployed = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '90s');
     if (deployed.code !== 0) throw new Error(deployed.stderr + (await home.explain()));
     expect((await ask()).code).toBe(0);
     const before = await look();

@@ -262,7 +262,16 @@ describe('a plan for several kinds of nodes', () => {
   });
 
   it('is carried out to the letter', async () => {
-    const deployed = await hpcserve('deploy', file, '--plan', 'plan.json', '--json', '--timeout', '150s');
+    const deployed = await hpcserve(
+      'deploy',
+      '--yes',
+      file,
+      '--plan',
+      'plan.json',
+      '--json',
+      '--timeout',
+      '150s',
+    );
     expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
     const state = JSON.parse(
       readFileSync(join(folder, '.hpcserve/mixed/deployments/shop/deployment.json'), 'utf8'),
@@ -319,7 +328,7 @@ describe('a plan for several kinds of nodes', () => {
   it('made again for what runs, keeps every replica where it is', async () => {
     const again = await planOf(file);
     expect(counts(again.launches)).toEqual(plannedCounts);
-    const unchanged = await hpcserve('deploy', file);
+    const unchanged = await hpcserve('deploy', '--yes', file);
     expect(unchanged.stderr).toMatch(/deployed already and unchanged/);
   });
 
@@ -339,7 +348,7 @@ describe('a plan for several kinds of nodes', () => {
     const placed = counts(made.launches);
     expect(placed['guest on a100'] ?? 0).toBeLessThanOrEqual(free.a100);
     expect(placed['guest on gh200'] ?? 0).toBeLessThanOrEqual(free.gh200);
-    const deployed = await hpcserve('deploy', guest, '--timeout', '90s');
+    const deployed = await hpcserve('deploy', '--yes', guest, '--timeout', '90s');
     expect(deployed.code, deployed.stderr).toBe(0);
     const report = await statusOf('guest');
     expect(report.launches.every(({ job }) => job?.state === 'RUNNING')).toBe(true);
@@ -393,7 +402,7 @@ describe('a plan for several kinds of nodes', () => {
 describe('a plan that was written', () => {
   let file: string;
   const refused = async (plan: string, code: string, words: RegExp): Promise<void> => {
-    const { code: exit, stdout, stderr } = await hpcserve('deploy', file, '--plan', plan);
+    const { code: exit, stdout, stderr } = await hpcserve('deploy', '--yes', file, '--plan', plan);
     expect(exit, stdout).not.toBe(0);
     expect(stderr).toContain(`[${code}]`);
     expect(stderr).toMatch(words);
@@ -413,7 +422,7 @@ describe('a plan that was written', () => {
     await drain('gh1,gh2');
     await refused('later.json', 'E_PLAN_STALE', /gh200: \d nodes of 0/);
     await resume();
-    const again = await hpcserve('deploy', file, '--plan', 'later.json', '--dry-run');
+    const again = await hpcserve('deploy', '--yes', file, '--plan', 'later.json', '--dry-run');
     expect(again.code, again.stderr).toBe(0);
   });
 
@@ -475,7 +484,7 @@ describe('models that have to share a device', () => {
     const made = await planOf(file);
     expect(made.launches).toHaveLength(1);
     expect(made.launches[0]!.devices_per_node.count).toBe(2);
-    const deployed = await hpcserve('deploy', file, '--timeout', '60s');
+    const deployed = await hpcserve('deploy', '--yes', file, '--timeout', '60s');
     expect(deployed.code, deployed.stderr).toBe(0);
     const [launch] = (await statusOf('dense')).launches;
     expect(launch!.units.map(({ unit, state, matches }) => ({ unit, state, matches }))).toEqual(

@@ -58,7 +58,6 @@ class Terminal {
     });
     const text = this.#screen
       .slice(from)
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: what a terminal is sent
       .replaceAll(/\x1b\[[\d;?]*[a-zA-Z]|\r/g, '');
     return { text, code: Number(ended.exec(text)![1]) };
   }

@@ -111,7 +111,15 @@ describe('a laptop', () => {
       format: 1,
       deployment: 'afar',
     });
-    const deployed = await hpcserve('deploy', 'model.yaml', '--plan', 'plan.json', '--timeout', '60s');
+    const deployed = await hpcserve(
+      'deploy',
+      '--yes',
+      'model.yaml',
+      '--plan',
+      'plan.json',
+      '--timeout',
+      '60s',
+    );
     expect(deployed.code, deployed.stderr).toBe(0);
     expect(deployed.stdout).toMatch(/URL +http/);
     expect(deployed.stderr).toMatch(/hpcserve connect --site afar/);

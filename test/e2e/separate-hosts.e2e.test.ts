@@ -82,7 +82,7 @@ describe.skipIf(lacking !== '')(`nodes of their own${lacking && ` [skipped: need
       devices: { kind: 'gpu', node_kinds: ['a100'] },
     };
     home.write('wide.yaml', { name: 'wide', models: [model] });
-    const deployed = await home.hpcserve('deploy', 'wide.yaml', '--json', '--timeout', '90s');
+    const deployed = await home.hpcserve('deploy', '--yes', 'wide.yaml', '--json', '--timeout', '90s');
     if (deployed.code !== 0) throw new Error(deployed.stderr + (await home.explain()));
     const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!);
     client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });

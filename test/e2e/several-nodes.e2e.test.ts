@@ -83,7 +83,7 @@ it('finds its parts by rank, address and key, and ends whole where one is lost',
   };
   const file = home.write('wide.yaml', { name: 'wide', models: [model] });
   expect((await hpcserve('plan', file)).stdout).toMatch(/2 nodes, each 2× A100/);
-  const deployed = await hpcserve('deploy', file, '--json', '--timeout', '90s');
+  const deployed = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '90s');
   expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
   const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
   client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });

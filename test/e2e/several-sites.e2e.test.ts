@@ -86,7 +86,7 @@ afterAll(async () => {
 }, 60_000);
 
 function deploy(...words: string[]): Promise<Outcome> {
-  return home.run(['deploy', 'model.yaml', '--sites', 'one,two', '--timeout', '60s', ...words], {
+  return home.run(['deploy', '--yes', 'model.yaml', '--sites', 'one,two', '--timeout', '60s', ...words], {
     timeout_ms: 100_000,
   });
 }
@@ -246,7 +246,7 @@ describe('a deployment over sites of this machine', () => {
     expect(after.two).toMatchObject({ phase: 'serving', launches: [{ units: [{ unit: 'toy-0' }] }] });
     const planned = await home.run(['plan', 'model.yaml', '--sites', 'one,two']);
     expect(planned.stderr).toMatch(/demo is deployed and nothing has changed since/);
-    const fewer = await home.run(['deploy', 'model.yaml', '--sites', 'one', '--dry-run']);
+    const fewer = await home.run(['deploy', '--yes', 'model.yaml', '--sites', 'one', '--dry-run']);
     expect(fewer.stderr).toMatch(/two had a share of demo too and is not named now/);
     expect(fewer.stdout).toMatch(/^one: 2 replicas of toy$/m);
   }, 180_000);
@@ -366,9 +366,12 @@ it('a gateway that does not reach the other site is no success', async () => {
   writeSite('three', `mesh:\n  bootstrap: ["127.0.0.1:${await freePort()}"]\n`);
   writeFileSync(join(meshFolder('three'), 'network.key'), new Uint8Array(32).fill(7), { mode: 0o600 });
   writeModel({}, { devices: { node_kinds: ['one/this-machine', 'three/this-machine'] } });
-  const outcome = await home.run(['deploy', 'model.yaml', '--sites', 'one,three', '--timeout', '20s'], {
-    timeout_ms: 150_000,
-  });
+  const outcome = await home.run(
+    ['deploy', '--yes', 'model.yaml', '--sites', 'one,three', '--timeout', '20s'],
+    {
+      timeout_ms: 150_000,
+    },
+  );
   const stopped = await home.run(['stop', 'demo', '--sites', 'one,three']);
   expect(outcome.code, outcome.stderr).toBe(7);
   expect(outcome.stderr).toMatch(/warning: no address in mesh.bootstrap ends in the mesh.port/);

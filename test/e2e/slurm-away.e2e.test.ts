@@ -62,7 +62,7 @@ it('goes on where it was, with each job once', async () => {
   await expect
     .poll(async () => (await cluster.runAs('root', running)).stdout, { timeout: 30_000 })
     .toBe(holder);
-  const deploy = start('deploy', 'model.yaml', '--json', '--timeout', '140s');
+  const deploy = start('deploy', '--yes', 'model.yaml', '--json', '--timeout', '140s');
   await expect
     .poll(() => deploy.text().includes('"submitted"'), { timeout: 60_000, interval: 20 })
     .toBe(true);
@@ -89,7 +89,7 @@ it('refuses a new deployment in words, and leaves none behind', async () => {
   expect((await hpcserve('stop', '--all', '--yes')).code).toBe(0);
   process.kill(controller, 'SIGSTOP');
   try {
-    const refused = await hpcserve('deploy', 'model.yaml', '--timeout', '60s');
+    const refused = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '60s');
     expect(refused.code).toBe(7);
     expect(refused.stderr).toContain('E_SLURM_UNREACHABLE');
   } finally {

@@ -67,7 +67,7 @@ describe('a deployment on Slurm', () => {
     const file = write('two-kinds', { replicas: 2 });
     const rendered = await hpcserve('render', file);
     expect(rendered.stdout).toMatch(/--gres=gpu:gh200:1[\s\S]*--gres=gpu:a100:1/);
-    const { code, stdout, stderr } = await hpcserve('deploy', file, '--json', '--timeout', '90s');
+    const { code, stdout, stderr } = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '90s');
     expect(code, stderr + stdout).toBe(0);
     ({ url, key } = lastLine(stdout));
     const events = stdout
@@ -158,14 +158,14 @@ describe('a deployment on Slurm', () => {
 
   it('submits nothing when deployed again', async () => {
     const before = await queue();
-    expect((await hpcserve('deploy', join(folder, 'two-kinds.yaml'))).code).toBe(0);
+    expect((await hpcserve('deploy', '--yes', join(folder, 'two-kinds.yaml'))).code).toBe(0);
     expect((await queue()).split('\n').length).toBe(before.split('\n').length);
   });
 
   it('a change that Slurm refuses leaves the running version as it is', async () => {
     const before = await status('two-kinds');
     write('two-kinds', { replicas: 2, max_sequences: 2 }, { partition: 'nowhere' });
-    const refused = await hpcserve('deploy', join(folder, 'two-kinds.yaml'), '--yes');
+    const refused = await hpcserve('deploy', '--yes', join(folder, 'two-kinds.yaml'), '--yes');
     expect(refused.code, refused.stderr).toBe(6);
     expect(refused.stderr).toMatch(/nowhere[\s\S]*the version of two-kinds before this change goes on/);
     const after = await status('two-kinds');
@@ -174,7 +174,7 @@ describe('a deployment on Slurm', () => {
       before.launches.map((launch) => launch.job_id),
     );
     write('two-kinds', { replicas: 2 });
-    const again = await hpcserve('deploy', join(folder, 'two-kinds.yaml'));
+    const again = await hpcserve('deploy', '--yes', join(folder, 'two-kinds.yaml'));
     expect(again.stderr).toMatch(/deployed already and unchanged/);
   });
 
@@ -189,14 +189,21 @@ describe('a deployment on Slurm', () => {
     await expect.poll(wanted, { timeout: 40_000 }).not.toContain(cancelled);
     const after = await status('two-kinds');
     expect(after.launches.map((launch) => launch.job_id)).toContain(launches[1]!.job_id);
-    const again = await hpcserve('deploy', join(folder, 'two-kinds.yaml'), '--json', '--timeout', '90s');
+    const again = await hpcserve(
+      'deploy',
+      '--yes',
+      join(folder, 'two-kinds.yaml'),
+      '--json',
+      '--timeout',
+      '90s',
+    );
     expect(again.code, again.stderr).toBe(0);
     expect(lastLine(again.stdout)).toMatchObject({ url, key });
   });
 
   it('says why a job waits', async () => {
     const file = write('waits', { replicas: 1 }, { partition: 'closed' });
-    expect((await hpcserve('deploy', file, '--detach')).code).toBe(0);
+    expect((await hpcserve('deploy', '--yes', file, '--detach')).code).toBe(0);
     const report = await status('waits');
     expect(report.phase).toBe('waiting');
     expect(report.launches[0]!.job).toMatchObject({ state: 'PENDING', pending: { reason: 'PartitionDown' } });
@@ -224,7 +231,16 @@ describe('a deployment on Slurm', () => {
         .replace(/place: login/, 'place: job\n  partition: cpu\n  cpus: 1\n  memory_gb: 1'),
     );
     chownSync(site, cluster.user.uid, cluster.user.gid);
-    const deployed = await hpcserve('deploy', write('by-job'), '--site', site, '--json', '--timeout', '90s');
+    const deployed = await hpcserve(
+      'deploy',
+      '--yes',
+      write('by-job'),
+      '--site',
+      site,
+      '--json',
+      '--timeout',
+      '90s',
+    );
     expect(deployed.code, deployed.stderr).toBe(0);
     expect(await queue()).toMatch(/ cpu .*hpcserve/);
     const ask = () => hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4', '--site', site);
@@ -252,14 +268,14 @@ describe('a deployment on Slurm', () => {
     };
     limit('max_jobs: 1');
     const file = write('many', { replicas: 2 });
-    const refused = await hpcserve('deploy', file, '--site', site);
+    const refused = await hpcserve('deploy', '--yes', file, '--site', site);
     expect(refused.code, refused.stderr).toBe(10);
     expect(refused.stderr).toMatch(
       /2 more job\(s\) would be 2[\s\S]*limits\.max_jobs: 1 \(.*limited\.yaml:\d+:\d+\)/,
     );
     expect(await queued('many')).toEqual([]);
     limit('submissions_per_minute: 1');
-    const paced = await hpcserve('deploy', file, '--site', site, '--timeout', '2s');
+    const paced = await hpcserve('deploy', '--yes', file, '--site', site, '--timeout', '2s');
     expect(paced.code).toBe(8);
     expect(paced.stderr).toMatch(/1 job\(s\) wait to be submitted: limited allows 1 submissions a minute/);
     expect(await queued('many')).toHaveLength(1);
@@ -330,7 +346,7 @@ describe('a deployment on Slurm', () => {
         .replace(/features: \[a100\]/, 'features: [a100]\n    slurm: {reservation: mine}'),
     );
     chownSync(site, cluster.user.uid, cluster.user.gid);
-    const refused = await hpcserve('deploy', write('half', { replicas: 2 }), '--site', site);
+    const refused = await hpcserve('deploy', '--yes', write('half', { replicas: 2 }), '--site', site);
     expect(refused.code, refused.stderr).toBe(6);
     expect(refused.stderr).toMatch(/job \d+ submitted to partition gh200[\s\S]*half-site\.yaml:\d+:\d+/);
     expect(await queue()).toBe('');
@@ -348,7 +364,11 @@ describe('a deployment on Slurm', () => {
   ])(
     'passes on what sbatch says to %s, names the setting, and leaves nothing behind',
     async (_, slurm, code, word) => {
-      const refused = await hpcserve('deploy', write('refused', {}, slurm as Record<string, string>));
+      const refused = await hpcserve(
+        'deploy',
+        '--yes',
+        write('refused', {}, slurm as Record<string, string>),
+      );
       expect(refused.code).toBe(6);
       expect(refused.stderr).toMatch(code);
       expect(refused.stderr).toMatch(word);

@@ -119,19 +119,31 @@ async function writeKeys(same: boolean): Promise<void> {
 
 describe('a deployment over two sites', () => {
   it('is refused where they are no mesh, are named twice, or are not there; nothing is submitted', async () => {
-    const keyless = await home.hpcserve('deploy', 'model.yaml', '--sites', sites);
+    const keyless = await home.hpcserve('deploy', '--yes', 'model.yaml', '--sites', sites);
     expect(keyless.code, keyless.stderr).toBe(7);
     expect(keyless.stderr).toMatch(
       /near and far are not one mesh.*\[E_SITES_APART\]\n.*none of them has a network.key/,
     );
     await writeKeys(false);
-    const strangers = await home.hpcserve('deploy', 'model.yaml', '--sites', sites);
+    const strangers = await home.hpcserve('deploy', '--yes', 'model.yaml', '--sites', sites);
     expect(strangers.stderr).toMatch(/the network.key of far is another than that of near/);
     expect(strangers.stderr).toContain(`${home.folder}/far-state/far/mesh of far`);
-    const twice = await home.hpcserve('deploy', 'model.yaml', '--sites', 'sites/near.yaml,sites/near.yaml');
+    const twice = await home.hpcserve(
+      'deploy',
+      '--yes',
+      'model.yaml',
+      '--sites',
+      'sites/near.yaml,sites/near.yaml',
+    );
     expect(twice.code).toBe(2);
     expect(twice.stderr).toMatch(/near is named twice/);
-    const gone = await home.hpcserve('deploy', 'model.yaml', '--sites', 'sites/near.yaml,sites/gone.yaml');
+    const gone = await home.hpcserve(
+      'deploy',
+      '--yes',
+      'model.yaml',
+      '--sites',
+      'sites/near.yaml,sites/gone.yaml',
+    );
     expect(gone.code, gone.stderr).toBe(7);
     expect(gone.stderr).toMatch(/^error: gone: .*\[E_SSH_CONNECT\]/);
     expect(await jobs()).toEqual([]);
@@ -149,7 +161,15 @@ describe('a deployment over two sites', () => {
   }, 60_000);
 
   it('serves both shares behind the URL of the first, and is the same deployment when it is asked for again', async () => {
-    const deployed = await home.hpcserve('deploy', 'model.yaml', '--sites', sites, '--timeout', '90s');
+    const deployed = await home.hpcserve(
+      'deploy',
+      '--yes',
+      'model.yaml',
+      '--sites',
+      sites,
+      '--timeout',
+      '90s',
+    );
     expect(deployed.code, `${deployed.stderr}\n${await home.explain()}`).toBe(0);
     expect(deployed.stdout).toMatch(/near: 1 replica of toy\n +far: 1 replica of toy/);
     const before = await jobs();
@@ -174,7 +194,7 @@ describe('a deployment over two sites', () => {
     const nodes = new Set(await Promise.all(Array.from({ length: 6 }, ask)));
     expect([...nodes].sort()).toEqual([`far ${names[1]}`, `near ${names[0]}`]);
 
-    const again = await home.hpcserve('deploy', 'model.yaml', '--sites', sites, '--json');
+    const again = await home.hpcserve('deploy', '--yes', 'model.yaml', '--sites', sites, '--json');
     expect(again.code, again.stderr).toBe(0);
     expect(JSON.parse(again.stdout.trim().split('\n').at(-1)!)).toMatchObject({
       deployment: 'both',

@@ -90,7 +90,7 @@ describe.skipIf(lacking !== '')(`vLLM over two nodes${lacking}`, () => {
     };
     home.write('split.yaml', { name: 'split', models: [model] });
     const timeout = `${vllm_ready_ms / 1000}s`;
-    const deployed = await home.hpcserve('deploy', 'split.yaml', '--json', '--timeout', timeout);
+    const deployed = await home.hpcserve('deploy', '--yes', 'split.yaml', '--json', '--timeout', timeout);
     if (deployed.code !== 0) throw new Error(deployed.stderr);
     const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!);
     return new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });

@@ -55,7 +55,7 @@ describe.skipIf(lacking !== '')(`node agents in apptainer${lacking}`, () => {
     const source = './hub/models--a--b/snapshots/7c/toy.gguf';
     const model = { name: 'tiny', source, cpu_threads: 1, context_tokens: 512, devices: { kind: 'gpu' } };
     home.write('model.yaml', { name: 'demo', models: [model] });
-    const deployed = await home.hpcserve('deploy', 'model.yaml', '--timeout', '90s');
+    const deployed = await home.hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '90s');
     if (deployed.code !== 0) throw new Error(deployed.stderr + (await home.explain()));
     const answered = await home.hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4');
     expect(answered.code, answered.stderr).toBe(0);

@@ -127,7 +127,7 @@ describe.skipIf(lacking.length > 0)(
         'boxed.yaml',
         JSON.stringify({ name: 'boxed', models: [{ ...model, devices: { kind: 'gpu' } }] }),
       );
-      const deployed = await hpcserve('deploy', file, '--json', '--timeout', '90s');
+      const deployed = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '90s');
       expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
       const { url, key } = JSON.parse(deployed.stdout.trim().split('\n').at(-1)!) as {
         url: string;

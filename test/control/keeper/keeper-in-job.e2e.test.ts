@@ -75,7 +75,7 @@ describe('a keeper in the gateway’s job', () => {
         },
       ],
     });
-    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '100s');
+    const deployed = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '100s');
     expect(deployed.code, deployed.stdout + deployed.stderr).toBe(0);
     await expect.poll(keeperJob, { timeout: 30_000 }).toBe(gatewayJob());
     expect(jobOf(gatewayPid())).toBe(gatewayJob());
@@ -140,7 +140,7 @@ describe('a keeper in the gateway’s job', () => {
       })
       .not.toMatch(new RegExp(`^${job}$`, 'm'));
     expect(await answers()).toBe(false);
-    const deployed = await hpcserve('deploy', 'model.yaml', '--timeout', '100s');
+    const deployed = await hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '100s');
     expect(deployed.code, deployed.stdout + deployed.stderr).toBe(0);
     expect(gatewayJob()).not.toBe(job);
     await expect.poll(keeperJob, { timeout: 90_000 }).toBe(gatewayJob());

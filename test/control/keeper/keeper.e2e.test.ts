@@ -43,7 +43,7 @@ function deployment(name: string, slurm: Record<string, string> = {}): string {
 }
 
 async function deploy(file: string): Promise<OpenAI> {
-  const { code, stdout, stderr } = await hpcserve('deploy', file, '--json', '--timeout', '60s');
+  const { code, stdout, stderr } = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '60s');
   expect(code, stderr + stdout).toBe(0);
   const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
   return new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
@@ -180,7 +180,7 @@ describe('the keeper', () => {
         ordinary.push({ partition, job_id: await submitHolder(partition) });
       for (const { job_id } of ordinary)
         await expect.poll(() => jobState(job_id), { timeout: 60_000 }).toBe('R');
-      const deployed = await hpcserve('deploy', deployment('waiting'), '--detach');
+      const deployed = await hpcserve('deploy', '--yes', deployment('waiting'), '--detach');
       expect(deployed.code, deployed.stderr).toBe(0);
       const [first] = (await status('waiting')).launches;
       const free = ordinary.find(({ partition }) => partition !== first!.node_kind)!;

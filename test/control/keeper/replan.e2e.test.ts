@@ -51,7 +51,7 @@ it('comes back on another kind of node by a new plan, says why, and stays there 
     tier: 'stable',
   };
   const file = home.write('moved.yaml', { name: 'moved', models: [model] });
-  const deployed = await home.hpcserve('deploy', file, '--timeout', '60s');
+  const deployed = await home.hpcserve('deploy', '--yes', file, '--timeout', '60s');
   expect(deployed.code, deployed.stderr).toBe(0);
   const [first] = (await report()).launches;
   const before = first!.node_kind;

@@ -234,7 +234,15 @@ describe('a deployment over FirecREST', () => {
     own(join(folder, 'model.yaml'));
     const doctor = await hpcserve('doctor', '--site', './afar.yaml');
     expect(doctor.stdout + doctor.stderr).toMatch(/state folder.*is the same here and there/);
-    const deployed = await hpcserve('deploy', 'model.yaml', '--site', './afar.yaml', '--timeout', '100s');
+    const deployed = await hpcserve(
+      'deploy',
+      '--yes',
+      'model.yaml',
+      '--site',
+      './afar.yaml',
+      '--timeout',
+      '100s',
+    );
     expect(deployed.code, deployed.stdout + deployed.stderr).toBe(0);
     expect(deployed.stderr).toContain('Slurm was not asked');
     const asked = await hpcserve('chat', 'tiny', 'Hello', '--max-tokens', '4', '--site', './afar.yaml');
