@@ -151,7 +151,7 @@ describe('mistakes', () => {
     ['a time in words', ['deploy', 'demo.yaml', '--time', '4 hours'], 2, /--time "4 hours" cannot be/],
     ['a model that nobody serves', ['chat', 'nope', 'Hi'], 9, /404[\s\S]*E_MODEL_UNKNOWN|E_MODEL_UNKNOWN/],
     ['a key that nobody made', ['keys', 'revoke', 'nope'], 9, /E_KEY_UNKNOWN/],
-    ['more tokens than the context has', ['chat', 'demo', 'word '.repeat(4000)], 2, /400/],
+    ['more tokens than the context has', ['chat', 'demo', 'word '.repeat(20_000)], 2, /400/],
     ['a number that is none', ['chat', 'demo', 'Hi', '--seed', 'abc'], 2, /is invalid: it takes a number \[/],
     ['to forget what runs', ['forget', 'demo', '--yes'], 10, /stop demo/],
   ])(
