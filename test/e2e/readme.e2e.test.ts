@@ -56,9 +56,7 @@ class Terminal {
       timeout: 90_000,
       interval: 100,
     });
-    const text = this.#screen
-      .slice(from)
-      .replaceAll(/\x1b\[[\d;?]*[a-zA-Z]|\r/g, '');
+    const text = this.#screen.slice(from).replaceAll(/\x1b\[[\d;?]*[a-zA-Z]|\r/g, '');
     return { text, code: Number(ended.exec(text)![1]) };
   }
 
