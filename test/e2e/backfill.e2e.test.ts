@@ -6,7 +6,8 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import OpenAI from 'openai';
+import OpenAI, { type APIPromise } from 'openai';
+import type { Stream } from 'openai/streaming';
 import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFailed } from 'vitest';
 import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { ScavengerReport } from '../../control/scavenger/report.ts';
@@ -112,6 +113,19 @@ async function stream(seed: number): Promise<string> {
   return Promise.race([read(), late()]);
 }
 
+/** A stream that nobody but idle nodes may serve. */
+function onIdleNode(max_tokens: number): APIPromise<Stream<OpenAI.Completion>> {
+  const client = new OpenAI({ baseURL: door.url, apiKey: door.key, maxRetries: 0 });
+  const body = {
+    model: 'toy',
+    prompt: 'Idle nodes',
+    max_tokens,
+    stream: true,
+    ...{ ignore_eos: true },
+  } as const;
+  return client.completions.create(body, { headers: { 'x-hpcserve-qos': 'tier=scavenger' } });
+}
+
 describe('replicas on idle nodes', () => {
   it('are submitted for idle holes, as many as the model wants, and none twice', async () => {
     const model = {
@@ -162,8 +176,11 @@ describe('replicas on idle nodes', () => {
     // Somebody has looked while they served.
     await json('backfill', '--once');
     const before = (await onIdleNodes()).map(({ job_id }) => job_id);
+    // The fullest batch is filled first: one that begins on an idle node draws the others there.
+    const first = await onIdleNode(400);
     const streams = Promise.all(seeds.map(stream));
-    await expect.poll(runningOnIdleNodes, { timeout: 10_000, interval: 50 }).toBeGreaterThan(1);
+    await expect.poll(runningOnIdleNodes, { timeout: 10_000, interval: 50 }).toBeGreaterThan(seeds.length);
+    first.controller.abort();
     const urgent = await cluster.runAs('user', [
       'sbatch',
       '--parsable',
@@ -204,6 +221,8 @@ describe('replicas on idle nodes', () => {
         { timeout: 60_000, interval: 1000 },
       )
       .toBeGreaterThan(0);
+    // An answer counts where it ended, so that one ends there.
+    for await (const _ of await onIdleNode(8));
     const report = await json<ScavengerReport>('backfill', '--report');
     expect(report.all.preempted).toBe(2);
     expect(report.all.completion_tokens).toBeGreaterThan(0);
