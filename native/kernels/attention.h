@@ -64,4 +64,3 @@ hk_merge_function hk_merge_avx2, hk_merge_avx512;
 /* Sums of one row and head, of which none, one or several parts are in them already. */
 static inline int64_t hk_sums_floats(int64_t head_dim) { return head_dim + 2; }
 
-static inline int64_t hk_min(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -78,6 +78,7 @@ struct hk_summary {
 
 static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
 
+static inline int64_t hk_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t hk_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Rows of a tile of x: a power of two, so that few shapes of the inner loop exist. */

@@ -1,8 +1,8 @@
 /*
  * Products with VDPBF16PS: 8 rows of x by three strips, whose 24 sums fill the registers and hide the latency.
  *
- * Three strips are taken along the whole of k, a chunk of blocks at a time, by all rows of a pass. Sums wait beside each
- * other between chunks, not in the result, whose rows are far apart.
+ * Three strips, a stripe, are multiplied a chunk of blocks at a time by all rows of a pass. Sums wait beside each other
+ * between chunks, not in the result, whose rows are far apart.
  */
 #include "expand-pairs-super.h"
 #include "expand-pairs.h"
@@ -12,6 +12,13 @@
 #define ROWS 8
 /* Blocks of three strips at once: 24 KiB as BF16, which the first cache holds beside rows of x. */
 #define CHUNK 8
+/*
+ * Stripes of three strips that take turns with a chunk. Higher: rows of x are read less often; lower: their chunk and the
+ * sums of all rows stay in the second cache.
+ */
+#define PANEL 4
+/* Bytes of a pass of x up to which a stripe is taken to its end instead. Higher: x comes from the third cache. */
+#define WHOLE_X_BYTES_MAX 1536 * 1024
 
 /* Where some rows of x meet a chunk of up to three strips. */
 struct part {
@@ -115,7 +122,7 @@ struct stripe {
   const struct hk_product *p;
   int64_t strip, from, to;
   int strips;
-  /* Where it goes on behind the last chunk. */
+  /* The blocks that come next, of its first strip; NULL: nothing is asked for. */
   const uint8_t *next;
   float *totals;
 };
@@ -154,36 +161,51 @@ static void write_rows(const struct stripe *s) {
                             _mm512_load_ps(s->totals + ((row - s->from) * STRIPS + strip) * HK_STRIP));
 }
 
-static inline __attribute__((always_inline)) void product(const enum hk_type type, const struct hk_product *p,
-                                                          int64_t begin, int64_t end) {
+/* One chunk of a stripe by all rows of a pass. */
+static inline __attribute__((always_inline)) void take_chunk(const enum hk_type type, const struct stripe *s,
+                                                             int64_t chunk) {
   uint16_t expanded[STRIPS][CHUNK * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
   float scales[STRIPS][CHUNK * HK_STRIP] __attribute__((aligned(64)));
-  float totals[HK_PASS_MAX * STRIPS * HK_STRIP] __attribute__((aligned(64)));
-  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks), bytes = hk_integer_bytes(type);
-  const int64_t pass = hk_pass_rows(p->m);
-  for (int64_t strip = begin; strip < end; strip += STRIPS) {
-    struct stripe s = {.p = p, .strip = strip, .totals = totals};
-    s.strips = end - strip < STRIPS ? (int)(end - strip) : STRIPS;
-    const uint8_t *packed = p->weights + strip * strip_bytes;
-    for (s.from = 0; s.from < p->m; s.from = s.to) {
-      s.to = s.from + pass < p->m ? s.from + pass : p->m;
-      for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
-        struct part part = {.first = chunk == 0, .next_step = bytes};
-        part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
-        const int is_last = chunk + CHUNK >= p->blocks;
-        const int64_t ahead = is_last ? STRIPS * strip_bytes : (chunk + CHUNK) * bytes;
-        s.next = s.from == 0 && (!is_last || strip + 2 * STRIPS <= end) ? packed + ahead : NULL;
-        for (int side = 0; side < s.strips; side++) {
-          part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + side * strip_bytes + chunk * bytes) : expanded[side];
-          part.scales[side] = scales[side];
-          part.next[side] = s.next + side * strip_bytes;
-        }
-        if (type != HK_BF16) expand(type, &s, chunk, part.count, expanded, scales);
-        multiply_chunk(type, &s, &part, chunk);
-      }
-      write_rows(&s);
-    }
+  const int64_t strip_bytes = hk_strip_bytes(type, s->p->blocks), bytes = hk_integer_bytes(type);
+  const uint8_t *packed = s->p->weights + s->strip * strip_bytes + chunk * bytes;
+  struct part part = {.first = chunk == 0, .next_step = bytes};
+  part.count = (int)hk_min(CHUNK, s->p->blocks - chunk);
+  for (int side = 0; side < s->strips; side++) {
+    part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + side * strip_bytes) : expanded[side];
+    part.scales[side] = scales[side];
+    part.next[side] = s->next ? s->next + side * strip_bytes : NULL;
   }
+  if (type != HK_BF16) expand(type, s, chunk, part.count, expanded, scales);
+  multiply_chunk(type, s, &part, chunk);
+}
+
+/* Some rows by up to PANEL stripes, which are from `begin` to `end`. */
+static inline __attribute__((always_inline)) void take_panel(const enum hk_type type, const struct hk_product *p,
+                                                             int64_t from, int64_t to, int64_t begin, int64_t end,
+                                                             float (*totals)[HK_PASS_MAX * STRIPS * HK_STRIP]) {
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks), bytes = hk_integer_bytes(type);
+  for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK)
+    for (int64_t strip = begin, index = 0; strip < end; strip += STRIPS, index++) {
+      struct stripe s = {.p = p, .strip = strip, .from = from, .to = to, .totals = totals[index]};
+      s.strips = (int)hk_min(STRIPS, end - strip);
+      /* The next stripe; behind the last one the next chunk, or the next panel. */
+      const int is_last = strip + STRIPS >= end, ends = is_last && chunk + CHUNK >= p->blocks;
+      const int64_t next = is_last && !ends ? begin : strip + STRIPS;
+      const int64_t at = ends ? 0 : is_last ? chunk + CHUNK : chunk;
+      if (from == 0 && next + STRIPS <= hk_ceil_div(p->n, HK_STRIP)) s.next = p->weights + next * strip_bytes + at * bytes;
+      take_chunk(type, &s, chunk);
+      if (chunk + CHUNK >= p->blocks) write_rows(&s);
+    }
+}
+
+static inline __attribute__((always_inline)) void product(const enum hk_type type, const struct hk_product *p,
+                                                          int64_t begin, int64_t end) {
+  float totals[PANEL][HK_PASS_MAX * STRIPS * HK_STRIP] __attribute__((aligned(64)));
+  const int64_t pass = hk_pass_rows(p->m), x_bytes = hk_min(pass, p->m) * p->blocks * HK_BLOCK * 2;
+  const int64_t panel = STRIPS * (x_bytes > WHOLE_X_BYTES_MAX ? PANEL : 1);
+  for (int64_t strip = begin; strip < end; strip += panel)
+    for (int64_t from = 0; from < p->m; from += pass)
+      take_panel(type, p, from, hk_min(from + pass, p->m), strip, hk_min(strip + panel, end), totals);
 }
 
 void hk_product_avx512_bf16(const struct hk_product *p, int64_t begin, int64_t end) {
