@@ -14,16 +14,18 @@ import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
 import { deviceReports } from './device-reports.ts';
+import { ollamaModelRoutes } from './dialects/ollama/models.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeptForKeys } from './kept/kept-for-keys.ts';
 import { responseRoutes } from './kept/response-routes.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
-import { RouteFilters } from './keys/route-filters.ts';
+import { KnownPaths } from './known-paths.ts';
 import type { GatewayLog } from './log.ts';
 import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table.ts';
 import type { GatewayMetrics } from './metrics.ts';
+import { ModelList } from './model-list.ts';
 import { agentsOn, drainNode } from './node-drain.ts';
 import {
   allowsModel,
@@ -32,12 +34,10 @@ import {
   keyError,
   lookForKey,
   type OpenAiHandler,
-  requireModel,
 } from './openai-handler.ts';
 import { insteadOf } from './other-servers-paths.ts';
 import { refactorOrderSchema, refactorPipeline } from './refactoring.ts';
 import { requestIdOf } from './request-id.ts';
-import type { Replica } from './routing/replica.ts';
 import type { Router } from './routing/router.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
@@ -61,19 +61,6 @@ export interface ApiServices {
   log: GatewayLog;
   providers: KnownProviders;
   kept: KeptForKeys;
-}
-
-type SleepingModel = Awaited<ReturnType<Availability['sleeping']>>[number];
-
-/** As OpenAI's clients list it, with what is ours under a name of our own. */
-interface ModelEntry {
-  id: string;
-  object: 'model';
-  created: number;
-  owned_by: string;
-  root: string;
-  max_model_len?: number;
-  hpcserve: { models: string[]; precisions: string[]; replicas: number };
 }
 
 const admin_body_bytes_max = 64 * 1024;
@@ -120,7 +107,6 @@ export function createApi(
     return { status };
   });
   modelRoutes(app, services);
-  responseRoutes(app, services.kept.responses, (request) => keyFor(request, services.keys));
   meshRoutes(app, services);
   adminRoutes(app, services);
   return app;
@@ -134,13 +120,11 @@ function answerErrors(app: FastifyInstance, log: GatewayLog): void {
     }
     answerWith(request, reply, known);
   });
-  const methods = new Map<string, string[]>();
-  app.addHook('onRoute', ({ url, method }) => {
-    methods.set(url, [...(methods.get(url) ?? []), ...[method].flat()]);
-  });
+  const paths = new KnownPaths();
+  app.addHook('onRoute', ({ url, method }) => paths.add(url, [method].flat()));
   app.setNotFoundHandler((request, reply) => {
     const path = request.url.split('?')[0]!;
-    const allowed = methods.get(path);
+    const allowed = paths.methodsOf(path);
     if (allowed) {
       reply.header('allow', allowed.join(', '));
       const what = `${path} takes ${allowed.join(', ')}, not ${request.method}`;
@@ -199,62 +183,18 @@ async function keyOrAdmin(
 }
 
 function modelRoutes(app: FastifyInstance, services: ApiServices): void {
-  const { table, router, keys, availability } = services;
-  const filters = new RouteFilters(services.providers);
-  const candidatesOf = (key: ApiKey, name: string): readonly Replica<SessionLink>[] =>
-    allowsModel(key, name) ? router.candidates({ model: name, filter: filters.of(key.settings, {}) }) : [];
-
-  app.get('/v1/models', async (request) => {
-    const key = await keyFor(request, keys);
-    const data = [...table.routes()].flatMap(({ name }) => modelEntry(name, candidatesOf(key, name)));
-    const listed = new Set(data.map(({ id }) => id));
-    for (const asleep of await availability.sleeping())
-      if (!listed.has(asleep.name) && allowsModel(key, asleep.name)) data.push(sleepingEntry(asleep));
-    return { object: 'list', data };
-  });
+  const models = new ModelList(services);
+  const keyOf = (request: FastifyRequest): Promise<ApiKey> => keyFor(request, services.keys);
+  app.get('/v1/models', async (request) => ({
+    object: 'list',
+    data: await models.all(await keyOf(request)),
+  }));
   // Names may hold slashes (org/name), which clients send with or without escaping.
-  app.get<{ Params: { '*': string } }>('/v1/models/*', async (request) => {
-    const key = await keyFor(request, keys);
-    const name = request.params['*'];
-    const [entry] = modelEntry(name, candidatesOf(key, name));
-    if (entry) return entry;
-    requireModel(key, name);
-    throw (await availability.explain(name, key.settings.models)).error;
-  });
-}
-
-/** A name as clients see it; none where nobody would answer. */
-function modelEntry(name: string, candidates: readonly Replica<SessionLink>[]): ModelEntry[] {
-  const first = candidates[0];
-  if (!first) return [];
-  const records = candidates.map(({ session }) => session.record);
-  return [
-    {
-      id: name,
-      object: 'model',
-      created: Math.floor(Math.min(...records.map(({ started_at_ms }) => started_at_ms)) / 1000),
-      owned_by: first.facts.provider,
-      root: first.served.name,
-      max_model_len: Math.min(...candidates.map(({ served }) => served.context_tokens)),
-      hpcserve: {
-        models: [...new Set(candidates.map(({ served }) => served.name))].sort(),
-        precisions: [...new Set(candidates.map(({ served }) => served.precision))].sort(),
-        replicas: candidates.length,
-      },
-    },
-  ];
-}
-
-/** A model that answers when it is asked, after a while. */
-function sleepingEntry({ name, model, asleep_since_ms }: SleepingModel): ModelEntry {
-  return {
-    id: name,
-    object: 'model',
-    created: Math.floor(asleep_since_ms / 1000),
-    owned_by: 'hpcserve',
-    root: model,
-    hpcserve: { models: [model], precisions: [], replicas: 0 },
-  };
+  app.get<{ Params: { '*': string } }>('/v1/models/*', async (request) =>
+    models.one(await keyOf(request), request.params['*']),
+  );
+  ollamaModelRoutes(app, models, keyOf);
+  responseRoutes(app, services.kept.responses, keyOf);
 }
 
 function meshRoutes(app: FastifyInstance, services: ApiServices): void {

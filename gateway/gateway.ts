@@ -13,6 +13,7 @@ import { Availability } from './availability.ts';
 import { BodyMemory } from './body-memory.ts';
 import { ClientConnections } from './client-connections.ts';
 import { ClientTls } from './client-tls.ts';
+import { CrossOrigin } from './cross-origin.ts';
 import { describeEndpoint, listenAsBefore, publicHost } from './endpoint.ts';
 import { FrontPort, type FrontPortTimes, refuseConnection } from './front-port.ts';
 import { adminToken, prepareFolder, readEndpoint, writeEndpoint } from './gateway-files.ts';
@@ -334,12 +335,14 @@ async function openFront(
   const port = parts.add(new FrontPort({ times, log, connections, tls, holder, inherited }), (part) =>
     part.stop(),
   );
+  const crossOrigin = new CrossOrigin(config.origins ?? []);
   const api = createApi(
     { ...services, log, mesh: gossip, records: () => registry.snapshot() },
     handler,
     (listener) =>
       port.answerWith((request, response) => {
-        if (!handler.take(request, response)) listener(request, response);
+        if (crossOrigin.take(request, response) || handler.take(request, response)) return;
+        listener(request, response);
       }),
     refuseConnection,
   );

@@ -14,9 +14,10 @@ import { ResponseStore } from './kept/response-store.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import type { AcceptedRequest } from './relay/accepted-request.ts';
-import { announcedBytes, readBody } from './relay/body-reader.ts';
+import { announcedBytes } from './relay/body-reader.ts';
 import type { ClientResponse } from './relay/client-response.ts';
 import { endpoints } from './relay/endpoints.ts';
+import { encodingOf, readUnpackedBody } from './relay/packed-body.ts';
 import { ProxiedRequest } from './relay/proxied-request.ts';
 import type { ProxyServices } from './relay/proxy-services.ts';
 import { type ParsedRequest, parseRequest } from './relay/request-body.ts';
@@ -141,6 +142,11 @@ export class OpenAiHandler {
       this.#refuse(arrival, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }));
       return;
     }
+    if (encodingOf(request) === undefined) {
+      const what = `the body comes as ${printableName(request.headers['content-encoding']!)}, and is read as it is or as gzip`;
+      this.#refuse(arrival, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }));
+      return;
+    }
     let admitted: Admitted;
     try {
       admitted = { ...arrival, reservation: keyLimits.admit(key), hold: bodies.hold(key.id) };
@@ -170,7 +176,7 @@ export class OpenAiHandler {
       key.settings.body_bytes_max ?? body_bytes_max,
       admitted.translation ? translated_bytes_max : body_bytes_max,
     );
-    readBody(request, hold, bytes_max, (unread, body) => {
+    readUnpackedBody(request, hold, bytes_max, (unread, body) => {
       if (response.destroyed) return;
       if (unread) {
         refuse(unread);
@@ -263,6 +269,7 @@ export class OpenAiHandler {
     const prompt_tokens = endpoint.computes ? this.#promptLength_tokens(parsed) : 0;
     const tokens = endpoint.computes ? prompt_tokens + this.#answerLength_tokens(parsed) : 0;
     if (reservation) keyLimits.reserve(key, reservation, tokens);
+    this.#tellLimits(arrival);
     return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, release: () => hold.release() };
   }
 
@@ -279,8 +286,9 @@ export class OpenAiHandler {
   }
 
   /** Says why a request is not taken in. What of its body is still to come is thrown away. */
-  #refuse({ request, response, request_id }: Arrival, error: HpcserveError): void {
+  #refuse({ request, response, request_id, key }: Arrival, error: HpcserveError): void {
     this.#services.metrics.refused(error.code);
+    this.#tellLimits({ key, response });
     const again = retryAfterHeaders(error);
     if (request.complete || (announcedBytes(request) ?? Number.POSITIVE_INFINITY) <= smallBody_bytes) {
       sendError(response, error, request_id, again);
@@ -288,6 +296,10 @@ export class OpenAiHandler {
       return;
     }
     refuseUnread(request, response, error, request_id, again);
+  }
+
+  #tellLimits({ key, response }: Pick<Arrival, 'key' | 'response'>): void {
+    for (const [name, value] of this.#services.keyLimits.rateHeaders(key)) response.setHeader(name, value);
   }
 
   #refusal(): HpcserveError | undefined {

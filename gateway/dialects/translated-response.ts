@@ -58,6 +58,10 @@ export class TranslatedResponse implements ClientResponse {
     return this.#client.destroyed;
   }
 
+  setHeader(name: string, value: string): void {
+    this.#client.setHeader(name, value);
+  }
+
   writeHead(status: number, pairs: readonly string[]): void {
     this.#status = status;
     this.#form = status >= 400 ? 'refusal' : 'whole';

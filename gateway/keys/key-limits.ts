@@ -7,6 +7,7 @@ import { systemMessage } from '../../spec/errors/system-error.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
+import { rateFields } from './rate-fields.ts';
 import {
   lastMinute,
   minuteOf,
@@ -134,6 +135,19 @@ export class KeyLimits {
     if (!isLimited(key)) return undefined;
     const now_ms = this.#now_ms();
     return sumSpent([spentAt(this.#of(key.id), now_ms), ...this.#ofOthers(key.id)], now_ms);
+  }
+
+  /** What is left of a key's limits by the minute, in OpenAI's header fields. */
+  rateHeaders(key: ApiKey): [name: string, value: string][] {
+    const { requests_per_minute, tokens_per_minute } = key.settings;
+    if (requests_per_minute === undefined && tokens_per_minute === undefined) return [];
+    const now_ms = this.#now_ms();
+    const all = this.#all(key.id, spentAt(this.#of(key.id), now_ms), now_ms);
+    const held = this.#reserved.get(key.id) ?? 0;
+    return [
+      ...rateFields('requests', requests_per_minute, all.requests, all.previous_requests, 0, now_ms),
+      ...rateFields('tokens', tokens_per_minute, all.tokens, all.previous_tokens, held, now_ms),
+    ];
   }
 
   /** Writes what this gateway has to tell, and reads what the others tell. Failures are for the next time. */

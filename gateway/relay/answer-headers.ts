@@ -27,6 +27,9 @@ const own = new Set([
 /** Who answered is said by the gateway, which knows it; a replica could say anything. Its warnings are its own. */
 const ownPrefix = 'x-hpcserve-';
 
+/** What is left of the client's limits is a matter of its key. */
+const limitsPrefix = 'x-ratelimit-';
+
 export interface AnswerHeaders {
   /** Pairs to pass on. */
   pairs: string[];
@@ -52,7 +55,12 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
     const value = fields[index + 1]!;
     if (name === headers.refused) refused = readRefused(value);
     if (name === headers.moved) moved = parseMoved(value);
-    if (own.has(name) || (name.startsWith(ownPrefix) && name !== headers.warning)) continue;
+    if (
+      own.has(name) ||
+      (name.startsWith(ownPrefix) && name !== headers.warning) ||
+      name.startsWith(limitsPrefix)
+    )
+      continue;
     if (name === 'content-type') contentType = value.toLowerCase();
     else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();
     pairs.push(name, value);

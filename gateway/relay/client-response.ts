@@ -2,6 +2,7 @@
 export interface ClientResponse {
   readonly headersSent: boolean;
   readonly destroyed: boolean;
+  setHeader(name: string, value: string): unknown;
   writeHead(status: number, pairs: string[]): unknown;
   write(bytes: Buffer | string): boolean;
   end(bytes?: Buffer | string): unknown;

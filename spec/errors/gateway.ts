@@ -60,8 +60,9 @@ export const gatewayErrors = defineErrors({
     exit_code: 7,
   },
   E_REQUEST_MEDIA_TYPE: {
-    cause: 'The `content-type` of a request is another one than JSON.',
-    fix: 'send the body as JSON with `content-type: application/json`',
+    cause:
+      'The `content-type` of a request is another one than JSON, or its `content-encoding` another one than gzip.',
+    fix: 'send the body as JSON with `content-type: application/json`, as it is or packed by gzip',
     http_status: 415,
     exit_code: 2,
   },

@@ -1,7 +1,7 @@
 /** Ollama's API over the native engine, as its official client asks and reads it. */
 import { Ollama } from 'ollama';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { openStage, type Stage } from './support.ts';
+import { context_tokens, openStage, type Stage } from './support.ts';
 
 const messages = [{ role: 'user', content: 'Tell me a story.' }];
 const options = { temperature: 0, num_predict: 12, num_ctx: 2048 };
@@ -107,4 +107,26 @@ it('refuses in its form what is not here', async () => {
     400,
     { error: expect.stringContaining('mirostat') },
   ]);
+});
+
+it('models are listed and shown, as far as a gateway knows them', async () => {
+  const { models } = await client.list();
+  expect(models.map(({ name }) => name).sort()).toEqual([
+    'foreign',
+    'gpt-tiny',
+    'org/thinker',
+    'tiny',
+    'tools',
+  ]);
+  expect(models[0]!.digest).toMatch(/^[0-9a-f]{64}$/);
+  expect((await client.ps()).models.map(({ name }) => name)).toContain('tiny');
+  const shown = await client.show({ model: 'tiny' });
+  expect(shown.capabilities).toContain('completion');
+  expect(shown.model_info).toMatchObject({ 'hpcserve.context_length': context_tokens });
+  expect((await client.version()).version).toMatch(/^\d+\.\d+\.\d+$/);
+  await expect(client.show({ model: 'none' })).rejects.toMatchObject({ status_code: 404 });
+  await expect(client.show({ model: 'none' })).rejects.toThrow(/none/);
+  const stranger = new Ollama({ host: stage.url });
+  await expect(stranger.list()).rejects.toMatchObject({ status_code: 401 });
+  expect((await stage.fetch('/api/tags', { method: 'POST' })).headers.get('allow')).toContain('GET');
 });
