@@ -13,6 +13,9 @@ import { printableName } from '../spec/printable-name.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
 import type { Availability } from './availability.ts';
+import type { Batches } from './batches/batches.ts';
+import { batchRoutes } from './batches/routes.ts';
+import type { BodyMemory } from './body-memory.ts';
 import { deviceReports } from './device-reports.ts';
 import { ollamaModelRoutes } from './dialects/ollama/models.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
@@ -61,6 +64,8 @@ export interface ApiServices {
   log: GatewayLog;
   providers: KnownProviders;
   kept: KeptForKeys;
+  bodies: BodyMemory;
+  batches: Batches;
 }
 
 const admin_body_bytes_max = 64 * 1024;
@@ -195,6 +200,8 @@ function modelRoutes(app: FastifyInstance, services: ApiServices): void {
   );
   ollamaModelRoutes(app, models, keyOf);
   responseRoutes(app, services.kept.responses, keyOf);
+  const { kept, bodies, batches } = services;
+  batchRoutes(app, { folder: kept.files, bodies, batches, keyFor: keyOf });
 }
 
 function meshRoutes(app: FastifyInstance, services: ApiServices): void {

@@ -4,12 +4,14 @@ import { DisposerStack } from '../host/disposer-stack.ts';
 import { KeyStore, type Ledger, openLedger } from '../ledger/index.ts';
 import { LocalSession, RendezvousRegistry } from '../mesh/index.ts';
 import { routingPolicy } from '../solver/routing/policies.ts';
+import { systemMessage } from '../spec/errors/system-error.ts';
 import { loadWaitDefault_s } from '../spec/gateway-settings.ts';
 import type { SessionMetadata } from '../spec/session-record.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 import { limits } from '../spec/wire.ts';
 import { createApi, isAdmin } from './api.ts';
 import { Availability } from './availability.ts';
+import { Batches, type BatchesOptions } from './batches/batches.ts';
 import { BodyMemory } from './body-memory.ts';
 import { ClientConnections } from './client-connections.ts';
 import { ClientTls } from './client-tls.ts';
@@ -310,9 +312,10 @@ async function openFront(
   { config, options, times, log, parts }: Start,
   services: Records & Mesh & Routing & { admin_token: string },
 ) {
+  const bodies = bodyMemory(config);
   const handler = new OpenAiHandler({
     ...services,
-    bodies: bodyMemory(config),
+    bodies,
     body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
     log,
     journals: new JournalMemory(),
@@ -335,9 +338,12 @@ async function openFront(
   const port = parts.add(new FrontPort({ times, log, connections, tls, holder, inherited }), (part) =>
     part.stop(),
   );
+  const ask: BatchesOptions['ask'] = (...request) => handler.answer(...request);
+  const { gateway_folder } = config;
+  const batches = new Batches({ ...services, gateway_folder, log, ask });
   const crossOrigin = new CrossOrigin(config.origins ?? []);
   const api = createApi(
-    { ...services, log, mesh: gossip, records: () => registry.snapshot() },
+    { ...services, log, bodies, batches, mesh: gossip, records: () => registry.snapshot() },
     handler,
     (listener) =>
       port.answerWith((request, response) => {
@@ -348,7 +354,9 @@ async function openFront(
   );
   parts.add(api, () => api.close());
   await api.ready();
-  return { handler, tls, port };
+  // Behind the paths, so that it ends before them: what asks the handler goes first.
+  parts.add(batches, () => batches.close());
+  return { handler, tls, port, batches };
 }
 
 function bodyMemory({
@@ -371,7 +379,7 @@ async function serve(
   { config, options, times, log, parts }: Start,
   own: LocalSession,
   defragmenter: Defragmenter,
-  { handler, tls, port }: Front,
+  { handler, tls, port, batches }: Front,
 ): Promise<GatewayEndpoint> {
   const { holder } = options;
   const listening = await listenAsBefore(port, config, log);
@@ -385,6 +393,9 @@ async function serve(
   log.info({ url: endpoint.url, session: own.id }, 'gateway listens');
   holder?.listens();
   defragmenter.start(times.defragment_ms);
+  batches
+    .resume()
+    .catch((error: Error) => log.error({ reason: systemMessage(error) }, 'batches do not go on'));
   parts.add(port, async () => {
     handler.drain();
     defragmenter.stop();

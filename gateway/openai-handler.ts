@@ -1,8 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { Readable } from 'node:stream';
 import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
+import { type CollectedAnswer, CollectedResponse, type InnerRequest } from './batches/collected-response.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
 import { objectOf } from './dialects/chat-form.ts';
 import type { Dialect, KeptResponse } from './dialects/dialect.ts';
@@ -107,6 +109,28 @@ export class OpenAiHandler {
     }
     this.#handle({ request, response, request_id, endpoint, translation });
     return true;
+  }
+
+  /** Answers a request that no connection brought. */
+  answer(
+    key: ApiKey,
+    path: string,
+    { body, request_id, signal }: InnerRequest,
+  ): Promise<CollectedAnswer | undefined> {
+    const response = new CollectedResponse();
+    const headers = { 'content-type': 'application/json', 'content-length': String(body.length) };
+    // All that is read of a request: its header, and its bytes as they come.
+    const request = Object.assign(Readable.from([body]), {
+      headers,
+      complete: true,
+    }) as unknown as IncomingMessage;
+    const known = { request, response, request_id, endpoint: endpoints.get(path)!, translation: undefined };
+    const refusal = this.#refusal();
+    if (refusal) sendError(response, refusal, request_id);
+    else this.#receive({ ...known, key, time_ms: Date.now(), began_ms: performance.now() });
+    const giveUp = (): void => response.destroy();
+    signal.addEventListener('abort', giveUp);
+    return response.answer.finally(() => signal.removeEventListener('abort', giveUp));
   }
 
   #handle(known: Pick<Arrival, 'request' | 'response' | 'request_id' | 'endpoint' | 'translation'>): void {

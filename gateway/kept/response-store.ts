@@ -1,9 +1,8 @@
 import { z } from 'zod';
-import { HpcserveError } from '../../spec/errors/error.ts';
-import { printableName } from '../../spec/printable-name.ts';
 import type { Members } from '../dialects/chat-form.ts';
 import type { KeptResponse } from '../dialects/dialect.ts';
 import type { SealedFolder } from './sealed-folder.ts';
+import { unknownKept } from './unknown-kept.ts';
 
 const members = z.record(z.string(), z.unknown());
 const keptSchema = z.object({ response: members, input: z.array(members), items: z.array(members) });
@@ -34,13 +33,6 @@ export class ResponseStore {
   async remove(id: string): Promise<void> {
     if (!(await this.#folder.remove(this.#key_id, id))) throw unknownKept('response', id, null);
   }
-}
-
-function unknownKept(what: string, id: string, param: string | null): HpcserveError {
-  return new HpcserveError('E_KEPT_UNKNOWN', {
-    what: `no ${what} ${printableName(id)} is kept for this key`,
-    details: { param },
-  });
 }
 
 /** Items of the input of a kept answer, each with an id. */

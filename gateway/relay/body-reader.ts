@@ -25,7 +25,7 @@ export function announcedBytes({ headers }: IncomingMessage): number | undefined
 export function readBody(request: IncomingMessage, hold: BodyHold, bytes_max: number, done: Done): void {
   const announced = announcedBytes(request);
   if (announced !== undefined && announced > bytes_max) {
-    done(bodyTooLarge(announced, bytes_max), empty);
+    done(tooManyBytes(announced, bytes_max), empty);
     return;
   }
   hold.need(announced ?? smallBody_bytes, (refusal) => {
@@ -63,7 +63,7 @@ function readChunks(request: IncomingMessage, hold: BodyHold, bytes_max: number,
     if (over) return;
     const length = read + chunk.length;
     if (length > bytes_max) {
-      fail(bodyTooLarge(length, bytes_max));
+      fail(tooManyBytes(length, bytes_max));
       return;
     }
     const take = (): void => {
@@ -91,7 +91,7 @@ function readChunks(request: IncomingMessage, hold: BodyHold, bytes_max: number,
   });
 }
 
-export function bodyTooLarge(bytes: number, bytes_max: number): HpcserveError {
+export function tooManyBytes(bytes: number, bytes_max: number): HpcserveError {
   return new HpcserveError('E_REQUEST_TOO_LARGE', {
     what: `the body of the request has ${bytes} bytes or more`,
     because: `at most ${bytes_max} bytes of it are read`,

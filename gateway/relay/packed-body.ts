@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import { gunzip } from 'node:zlib';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { BodyHold } from '../body-memory.ts';
-import { bodyTooLarge, readBody } from './body-reader.ts';
+import { readBody, tooManyBytes } from './body-reader.ts';
 
 type Done = Parameters<typeof readBody>[3];
 
@@ -37,7 +37,7 @@ export function readUnpackedBody(
     }
     const length = packed.readUInt32LE(packed.length - trailer_bytes);
     if (length > bytes_max) {
-      done(bodyTooLarge(length, bytes_max), empty);
+      done(tooManyBytes(length, bytes_max), empty);
       return;
     }
     hold.need(packed.length + length, (full) => {
