@@ -85,6 +85,7 @@ function offlineContext(): CliContext {
     working_folder: '/',
     configuration: new Configuration({ environment: {}, working_folder: '/', etc_folder: '/nonexistent' }),
     signal: new AbortController().signal,
+    interrupt: refuse,
     now_ms: refuse,
     confirm: refuse,
   };

@@ -23,6 +23,12 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
     options: true,
     register: async () => (await import('./commands/init.ts')).registerInit,
   },
+  try: {
+    takes: '[model]',
+    says: 'Serve a small model on this machine, chat with it in the terminal, and clean up',
+    options: true,
+    register: async () => (await import('./commands/try.ts')).registerTry,
+  },
   deploy: {
     takes: '<file>',
     says: 'Submit the deployment of a model.yaml, follow it until it serves, print URL and key',

@@ -23,6 +23,8 @@ export interface CliContext {
   readonly configuration: Configuration;
   /** Aborts when the person interrupts. */
   readonly signal: AbortSignal;
+  /** What Ctrl-C does, where it comes as a key. */
+  interrupt(): void;
   now_ms(): number;
   /**
    * Asks yes or no on the terminal. @throws E_CONFIRM where there is none.

@@ -12,6 +12,7 @@ import { buildProgram, runCommandLine } from './program.ts';
 import { RemoteExit } from './remote/remote-exit.ts';
 
 const interruption = new AbortController();
+const interrupt = (): void => interruption.abort(new Error('interrupted'));
 
 function createContext(): CliContext {
   const configuration = new Configuration({ environment: process.env, working_folder: process.cwd() });
@@ -31,6 +32,7 @@ function createContext(): CliContext {
     working_folder: process.cwd(),
     configuration,
     signal: interruption.signal,
+    interrupt,
     now_ms: () => Date.now(),
     confirm: askYesOrNo,
   };
@@ -44,7 +46,7 @@ async function askYesOrNo(question: string): Promise<boolean> {
   // Ctrl-D, which answers nothing.
   const closed = new Promise<string>((resolve) => terminal.once('close', () => resolve('')));
   // Ctrl-C is a key here, no signal.
-  terminal.once('SIGINT', () => interruption.abort(new Error('interrupted')));
+  terminal.once('SIGINT', interrupt);
   try {
     const asked = terminal.question(`${question} [y/N] `, { signal: interruption.signal });
     const answer = await Promise.race([asked, closed]);
@@ -117,7 +119,7 @@ async function main(): Promise<number> {
 
 // The first Ctrl-C lets the command end in order; a second one ends it at once.
 process.once('SIGINT', () => {
-  interruption.abort(new Error('interrupted'));
+  interrupt();
   process.once('SIGINT', () => process.exit(130));
 });
 process.once('SIGTERM', () => interruption.abort(new Error('terminated')));

@@ -1,11 +1,11 @@
 import { text as readAll } from 'node:stream/consumers';
-import { type Command, InvalidArgumentError } from 'commander';
-import { z } from 'zod';
-import { refusal } from '../../control/gateway/admin.ts';
-import { askOverHttp, type GatewayAddress, readAnswer, reasonOf } from '../../control/gateway/client.ts';
+import type { Command } from 'commander';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { converse } from '../chat/converse.ts';
+import { streamOf, textOfChunk } from '../chat/stream.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
+import { parseNumber } from '../parse-number.ts';
 import { openEndpoint } from '../site-session.ts';
 
 interface ChatOptions {
@@ -14,19 +14,6 @@ interface ChatOptions {
   temperature?: number;
   seed?: number;
 }
-
-const chunkSchema = z.looseObject({
-  choices: z
-    .array(
-      z.looseObject({
-        delta: z
-          .looseObject({ content: z.string().nullish(), reasoning_content: z.string().nullish() })
-          .optional(),
-      }),
-    )
-    .default([]),
-  error: z.looseObject({ message: z.string() }).optional(),
-});
 
 export function registerChat(command: Command, context: CliContext): void {
   command
@@ -38,12 +25,25 @@ export function registerChat(command: Command, context: CliContext): void {
     .addHelpText(
       'after',
       `
+At a terminal and without a prompt it is a conversation: Ctrl-C ends an answer, Ctrl-D or /quit all of it.
+
 Examples:
+  $ hpcserve chat my-model
   $ hpcserve chat my-model "Why do ships float?"
   $ hpcserve chat my-model --max-tokens 64 < question.txt
   $ hpcserve chat my-model "Count to three" --json     # the chunks as they come`,
     )
     .action(async (model: string, words: string[], options: ChatOptions) => {
+      if (words.length === 0 && context.tty.stdin && !context.json) {
+        const endpoint = await openEndpoint(context);
+        const { system, maxTokens: max_tokens, temperature, seed } = options;
+        const { key } = endpoint;
+        return converse(
+          context,
+          { gateway: endpoint, key, model, system, max_tokens, temperature, seed },
+          context.signal,
+        );
+      }
       const prompt = words.length > 0 ? words.join(' ') : await promptFromStdin(context);
       const endpoint = await openEndpoint(context);
       const body = {
@@ -59,53 +59,11 @@ Examples:
       };
       for await (const data of streamOf(endpoint, endpoint.key, body, context.signal)) {
         if (context.json) context.out(data);
-        const chunk = chunkSchema.parse(JSON.parse(data));
-        if (chunk.error)
-          throw new HpcserveError('E_GATEWAY_ANSWER', {
-            what: 'the answer broke off',
-            because: chunk.error.message,
-          });
-        if (!context.json) context.write(safe(context, chunk.choices[0]?.delta?.content ?? ''));
+        const text = textOfChunk(data);
+        if (!context.json) context.write(safe(context, text));
       }
       if (!context.json) context.write('\n');
     });
-}
-
-/** The `data:` payloads of a server-sent event stream, up to `[DONE]`. */
-async function* streamOf(
-  gateway: GatewayAddress,
-  bearer: string,
-  body: unknown,
-  signal: AbortSignal,
-): AsyncGenerator<string> {
-  const url = new URL(`${gateway.url}/chat/completions`);
-  let response: Awaited<ReturnType<typeof askOverHttp>>;
-  try {
-    response = await askOverHttp(gateway, url.pathname, { method: 'POST', bearer, body, signal });
-  } catch (error) {
-    throw new HpcserveError('E_GATEWAY_UNREACHABLE', {
-      what: `the gateway does not answer at ${url.origin}`,
-      because: reasonOf(error),
-      cause: error,
-    });
-  }
-  const { statusCode = 0 } = response;
-  if (statusCode < 200 || statusCode > 299) throw refusal(url, await readAnswer(response));
-  let rest = '';
-  for await (const text of response.setEncoding('utf8') as AsyncIterable<string>) {
-    const lines = (rest + text).split(/\r?\n/);
-    rest = lines.pop() ?? '';
-    for (const line of lines) {
-      if (!line.startsWith('data:')) continue;
-      const data = line.slice('data:'.length).trim();
-      if (data === '[DONE]') return;
-      yield data;
-    }
-  }
-  throw new HpcserveError('E_GATEWAY_ANSWER', {
-    what: 'the answer broke off',
-    because: 'the connection ended before [DONE]',
-  });
 }
 
 /** On a terminal a model's control characters are made visible; a pipe gets the text as it is. */
@@ -122,10 +80,4 @@ async function promptFromStdin(context: CliContext): Promise<string> {
     what: 'there is no prompt',
     try: ['hpcserve chat MODEL "a question"', 'hpcserve chat MODEL < file'],
   });
-}
-
-function parseNumber(text: string): number {
-  const value = Number(text);
-  if (text.trim() === '' || !Number.isFinite(value)) throw new InvalidArgumentError('a number.');
-  return value;
 }

@@ -5,9 +5,17 @@
 import { describe, expect, it } from 'vitest';
 import type { LiveFacts } from '../../../control/plan/live-facts.ts';
 import { kindsOfNodes } from '../../../control/plan/site-offers.ts';
-import { type ActualUnit, differences, type PlannedUnit } from '../../../control/reconcile/confirm.ts';
+import {
+  type ActualUnit,
+  differences,
+  type PlannedUnit,
+  plannedUnit,
+} from '../../../control/reconcile/confirm.ts';
 import type { GivenDevice } from '../../../spec/agent-state.ts';
+import type { UnitSpec } from '../../../spec/launch.ts';
+import type { ModelSpec } from '../../../spec/model-yaml.ts';
 import { siteSchema } from '../../../spec/site.ts';
+import { plannedLaunch } from '../support.ts';
 
 const planned: PlannedUnit = {
   node_kind: 'a100',
@@ -32,6 +40,26 @@ const given: GivenDevice = {
 const actual: ActualUnit = { node: 'n1', node_kinds: ['scavenge', 'a100'], engine: 'vllm', devices: [given] };
 
 describe('a replica runs as planned', () => {
+  it('with as many stages as it has now, where they may change', () => {
+    const { devices_per_node } = plannedLaunch('cut-0');
+    const [unit] = plannedLaunch('cut-0').units;
+    const asked = (pipeline: ModelSpec['parallel']['pipeline']): PlannedUnit => {
+      const parallel = { ...unit!.model.parallel, pipeline };
+      const stages = [0, 1, 2, 3].map((device) => ({ begin: device, end: device + 1, device }));
+      const cut = { ...unit!, device_count: 4, pipeline: 4, stages, model: { ...unit!.model, parallel } };
+      return plannedUnit(plannedLaunch('cut-0'), cut as UnitSpec);
+    };
+    const { kind, model, memory_bytes } = devices_per_node;
+    const devices = [0, 1].map((index) => ({ index, kind, model, memory_bytes, isa: [], cores: [] }));
+    const half = { node: 'n1', engine: unit!.engine, devices } as ActualUnit;
+    const changes = asked({ stages_min: 2, stages_max: 4 });
+    const stays = asked(4);
+    const counts = (planned: PlannedUnit): string[] =>
+      differences(planned, half).filter((text) => text.includes('device(s)'));
+    expect(counts(changes)).toEqual([]);
+    expect(counts(stays)).toEqual(['planned on 4 device(s); it was given 2']);
+  });
+
   it('where the driver has a longer name for the same device', () => {
     expect(differences(planned, actual)).toEqual([]);
     expect(differences({ ...planned, device_model: 'A100-40GB' }, actual)).toEqual([]);

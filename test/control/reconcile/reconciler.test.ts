@@ -157,6 +157,25 @@ describe('reconciler', () => {
     mkdirSync(place.store.layout.mesh_folder);
   });
 
+  it('says that the keeper replaces what failed, and that the version before serves meanwhile', async () => {
+    given({ ...deploymentState([launchRecord(1)]), kept: true });
+    const loop = reconciler();
+    const { state } = await loop.pass('demo');
+    writeAgentState(place.store, state.launches[0]!, { model: 'failed' });
+    const seen = await loop.pass('demo');
+    expect(assess(...pair(seen)).phase).toBe('replacing');
+    const [launch] = seen.state.launches;
+    const over = { ...seen.state, launches: [{ ...launch!, given_up: 'three tries came to nothing' }] };
+    expect(assess(over as typeof seen.state, seen.observation).phase).toBe('failed');
+    // What serves is of the version before, and the changed one is only planned.
+    writeAgentState(place.store, state.launches[0]!);
+    const serving = await loop.pass('demo');
+    const old = { ...serving.state.launches[0]!, superseded: true };
+    place.store.write({ ...serving.state, launches: [old, launchRecord(2)] });
+    const updating = assess(...pair(await loop.pass('demo', new Set())));
+    expect(updating).toMatchObject({ phase: 'updating', replicas_serving: 0, replicas_old_serving: 1 });
+  });
+
   it('does not believe an agent whose job is being ended', async () => {
     given(deploymentState([launchRecord(1)]));
     const loop = reconciler();
