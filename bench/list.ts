@@ -15,6 +15,7 @@ export const benches: Record<string, () => Promise<Bench>> = {
   solver: async () => (await import('./solver/index.ts')).solverBench,
   simulator: async () => (await import('./simulator/index.ts')).simulatorBench,
   preemption: async () => (await import('./preemption/index.ts')).preemptionBench,
+  commands: async () => (await import('./commands/index.ts')).commandsBench,
   slurm: async () => (await import('./slurm/index.ts')).slurmBench,
   scavenging: async () => (await import('./scavenging/index.ts')).scavengingBench,
   sharing: async () => (await import('./sharing/index.ts')).sharingBench,

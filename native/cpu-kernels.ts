@@ -4,14 +4,9 @@
  * kernels serve alone.
  */
 import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import koffi from 'koffi';
-import { packageRoot } from '../host/package-root.ts';
+import { cpuKernelsPath } from './cpu-kernel-sets.ts';
 import { type Bound, bind, type Pointer, type SignatureTable } from './signature.ts';
-
-export const cpuKernelsFile = 'libhpcserve-kernels.so';
-/** Where the build puts the library, also in an archive. */
-export const cpuKernelsPath = join(packageRoot, 'dist/native/kernels', cpuKernelsFile);
 
 /** enum hk_set, the fastest first, and the names that messages use. */
 const kernelSets = [

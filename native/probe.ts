@@ -140,7 +140,7 @@ export function nativeIdentity(libraries: NativeLibraries): string {
 }
 
 /** A file of the user's cache for what was found out about native libraries. */
-export function nativeCacheFile(kind: 'probe' | 'kernels', key: string): string {
+export function nativeCacheFile(kind: 'probe' | 'kernels' | 'sets', key: string): string {
   const cache = process.env.XDG_CACHE_HOME || join(homeFolder(), '.cache');
   return join(cache, 'hpcserve', `native-${kind}`, `${key}.json`);
 }

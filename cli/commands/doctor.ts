@@ -74,7 +74,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
     { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
     checkNativeLibrary(loaded),
     ...checkAccelerators(loaded, context.environment),
-    checkCpuKernels(),
+    await checkCpuKernels(),
     ...checkEngineNetworks(loaded),
     ...(await checkFabric(loaded)),
     ...(await checkEngines(loaded, context.environment)),

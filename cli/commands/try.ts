@@ -35,7 +35,7 @@ Examples:
   $ hpcserve try ~/models/qwen3-0.6b.gguf
   $ echo 'Why do ships float?' | hpcserve try --max-tokens 32`,
     )
-    .action(async (file: string | undefined, options: { [name in 'maxTokens']?: number }) => {
+    .action(async (file: string | undefined, options: TryOptions) => {
       const folder = mkdtempSync(join(tmpdir(), 'hpcserve-try-'));
       try {
         await tryIn(folder, context, file, options.maxTokens);

@@ -10,7 +10,7 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { isSharedFilesystem, mountTypeOf, readMounts } from '../../host/mounts.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { compiledFile } from '../../host/programs.ts';
-import { type KernelSet, loadCpuKernels } from '../../native/cpu-kernels.ts';
+import { cpuKernelSets } from '../../native/cpu-kernel-sets.ts';
 import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -130,12 +130,12 @@ export function checkAccelerators(
 }
 
 /** Our own products for CPUs: said of this machine, whose CPU may not be that of the nodes. */
-export function checkCpuKernels(): CheckResult {
+export async function checkCpuKernels(): Promise<CheckResult> {
   const check = 'CPU kernels';
   if (process.arch !== 'x64')
     return skipped(check, `there are none of our own for ${process.arch}; ggml's serve`);
-  const kernels = loadCpuKernels();
-  const names = (sets: readonly KernelSet[]): string => sets.map(({ name }) => name).join(', ') || 'none';
+  const kernels = await cpuKernelSets();
+  const names = (sets: readonly string[]): string => sets.join(', ') || 'none';
   return kernels
     ? passed(
         check,
