@@ -1,14 +1,9 @@
-import { createHash, timingSafeEqual } from 'node:crypto';
-import type { IncomingMessage, RequestListener, Server } from 'node:http';
+import type { RequestListener, Server } from 'node:http';
 import type { Socket } from 'node:net';
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
-import { z } from 'zod';
-import { type ApiKey, type KeyStore, type Ledger, usageDimensions } from '../ledger/index.ts';
+import type { ApiKey, KeyStore, Ledger } from '../ledger/index.ts';
 import type { LocalSession } from '../mesh/index.ts';
-import { parseProviders } from '../solver/routing/filter.ts';
-import { parseQos } from '../solver/routing/qos.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { type KeyChanges, keyChangesSchema, keySettingsSchema } from '../spec/key-settings.ts';
 import { printableName } from '../spec/printable-name.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
@@ -16,6 +11,7 @@ import type { Availability } from './availability.ts';
 import type { Batches } from './batches/batches.ts';
 import { batchRoutes } from './batches/routes.ts';
 import type { BodyMemory } from './body-memory.ts';
+import { callerOf, requireOperator } from './caller.ts';
 import { deviceReports } from './device-reports.ts';
 import { ollamaModelRoutes } from './dialects/ollama/models.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
@@ -23,6 +19,7 @@ import { errorCodeHeader, errorEnvelope } from './http-error.ts';
 import type { KeptForKeys } from './kept/kept-for-keys.ts';
 import { responseRoutes } from './kept/response-routes.ts';
 import type { KeyLimits } from './keys/key-limits.ts';
+import { keyRoutes } from './keys/key-routes.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { KnownPaths } from './known-paths.ts';
 import type { GatewayLog } from './log.ts';
@@ -30,20 +27,15 @@ import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table
 import type { GatewayMetrics } from './metrics.ts';
 import { ModelList } from './model-list.ts';
 import { agentsOn, drainNode } from './node-drain.ts';
-import {
-  allowsModel,
-  bearerOf,
-  isUnrestricted,
-  keyError,
-  lookForKey,
-  type OpenAiHandler,
-} from './openai-handler.ts';
+import { allowsModel, isUnrestricted, keyError, lookForKey, type OpenAiHandler } from './openai-handler.ts';
 import { insteadOf } from './other-servers-paths.ts';
+import { parseWith } from './parse-with.ts';
 import { refactorOrderSchema, refactorPipeline } from './refactoring.ts';
 import { requestIdOf } from './request-id.ts';
 import type { Router } from './routing/router.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
+import { usageRoutes } from './usage-routes.ts';
 import type { WorkloadMeter } from './workload/workload-meter.ts';
 
 export interface ApiServices {
@@ -69,16 +61,6 @@ export interface ApiServices {
 }
 
 const admin_body_bytes_max = 64 * 1024;
-const keyBody = z.strictObject({
-  name: z.string().trim().min(1).max(128),
-  settings: keySettingsSchema.optional(),
-});
-const usageParameters = z.strictObject({
-  by: z.enum(usageDimensions),
-  since_ms: z.coerce.number().int().min(0).optional(),
-  until_ms: z.coerce.number().int().min(0).optional(),
-});
-
 /**
  * Every path but those that go to replicas, on the server that `makeServer` returns: who may ask what is in
  * docs/gateway.md.
@@ -107,8 +89,15 @@ export function createApi(
   });
   answerErrors(app, services.log);
   app.get('/health', async (_request, reply) => {
-    const status = handler.draining ? 'draining' : services.ledger.failure ? 'ledger_failing' : 'ok';
-    reply.code(status === 'ok' ? 200 : 503);
+    const { ledger } = services;
+    const status = handler.draining
+      ? 'draining'
+      : ledger.failure
+        ? 'ledger_failing'
+        : ledger.behind
+          ? 'ledger_behind'
+          : 'ok';
+    reply.code(status === 'ok' || status === 'ledger_behind' ? 200 : 503);
     return { status };
   });
   modelRoutes(app, services);
@@ -180,11 +169,9 @@ async function keyFor({ raw }: FastifyRequest, keys: KeyStore): Promise<ApiKey> 
 }
 
 /** The key of a request, undefined for the operator. @throws E_REQUEST_KEY */
-async function keyOrAdmin(
-  request: FastifyRequest,
-  { keys, admin_token }: ApiServices,
-): Promise<ApiKey | undefined> {
-  return isAdmin(request.raw, admin_token) ? undefined : await keyFor(request, keys);
+async function keyOrAdmin(request: FastifyRequest, services: ApiServices): Promise<ApiKey | undefined> {
+  const caller = await callerOf(request.raw, services);
+  return caller.role === 'operator' ? undefined : caller.key;
 }
 
 function modelRoutes(app: FastifyInstance, services: ApiServices): void {
@@ -233,61 +220,13 @@ function meshRoutes(app: FastifyInstance, services: ApiServices): void {
 
 // --- for the operator ----------------------------------------------------------------------------------------
 
-/** Compares hashes, so that the time it takes says nothing about the token. */
-export function isAdmin(request: IncomingMessage, token: string): boolean {
-  const sent = bearerOf(request);
-  if (sent === undefined) return false;
-  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(sent), digest(token));
-}
-
 function adminRoutes(app: FastifyInstance, services: ApiServices): void {
-  const { table, ledger, keys, keyLimits, providers, admin_token, log } = services;
+  const { table } = services;
   const onRequest = async (request: FastifyRequest): Promise<void> => {
-    if (isAdmin(request.raw, admin_token)) return;
-    throw new HpcserveError('E_REQUEST_ADMIN', {
-      what: 'this path is for the operator of the gateway',
-      because:
-        bearerOf(request.raw) === undefined
-          ? 'the request carries no token'
-          : 'its token is not the admin token',
-    });
+    await requireOperator(request.raw, services);
   };
-  app.post('/hpcserve/v1/keys', { onRequest }, async (request, reply) => {
-    const { name, settings = {} } = parseWith(keyBody, request.body);
-    const { key, secret } = keys.create(name, checkedSettings(settings, providers));
-    log.info({ key: key.id, name }, 'API key created');
-    reply.code(201);
-    return { ...key, key: secret };
-  });
-  app.get('/hpcserve/v1/keys', { onRequest }, async () => {
-    await keys.lookForNew();
-    return { keys: keys.list().map((key) => ({ ...key, spent: keyLimits.spent(key) })) };
-  });
-  app.patch<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
-    const changes = parseWith(keyChangesSchema, request.body);
-    const checked = checkedSettings(changes, providers);
-    await keys.lookForNew();
-    const key = keys.change(request.params.id, checked);
-    log.info({ key: key.id, name: key.name, settings: Object.keys(key.settings) }, 'API key changed');
-    return key;
-  });
-  app.delete<{ Params: { id: string } }>('/hpcserve/v1/keys/:id', { onRequest }, async (request) => {
-    await keys.lookForNew();
-    const key = keys.revoke(request.params.id);
-    log.info({ key: key.id, name: key.name }, 'API key revoked');
-    return key;
-  });
-  app.get('/hpcserve/v1/usage', { onRequest }, async (request) => {
-    const query = parseWith(usageParameters, request.query);
-    const names = new Map(query.by === 'key' ? keys.list().map(({ id, name }) => [id, name]) : []);
-    return {
-      usage: ledger.usage(query).map((row) => {
-        const name = names.get(row.group);
-        return name === undefined ? row : { ...row, name };
-      }),
-    };
-  });
+  keyRoutes(app, services);
+  usageRoutes(app, services);
   orderRoutes(app, services, onRequest);
   app.get('/hpcserve/v1/devices', { onRequest }, async () => ({ devices: await deviceReports(table) }));
   app.get('/hpcserve/v1/table', { onRequest }, async () => ({
@@ -323,29 +262,5 @@ function orderRoutes(
   app.post('/hpcserve/v1/refactor', { onRequest }, async (request) => {
     const { session_id, ...order } = parseWith(refactorOrderSchema, request.body);
     return refactorPipeline(table, log, session_id, order);
-  });
-}
-
-/**
- * What only shows when it is read is checked, and names of providers become the fingerprints that they lead to now.
- *
- * @throws E_REQUEST_QOS, E_REQUEST_PROVIDERS
- */
-function checkedSettings<T extends Pick<KeyChanges, 'qos' | 'providers'>>(
-  settings: T,
-  known: KnownProviders,
-): T {
-  const { qos, providers } = settings;
-  if (qos) parseQos(qos);
-  if (!providers) return settings;
-  return { ...settings, providers: known.resolve(providers.flatMap(parseProviders)) };
-}
-
-function parseWith<T>(schema: z.ZodType<T>, value: unknown): T {
-  const result = schema.safeParse(value ?? {});
-  if (result.success) return result.data;
-  throw new HpcserveError('E_REQUEST_INVALID', {
-    what: 'the request does not have the form that this path takes',
-    because: result.error.issues.map(({ path, message }) => `${path.join('.') || 'body'}: ${message}`),
   });
 }

@@ -4,6 +4,7 @@ import type { ApiKey, KeyStore } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
+import { headers } from '../spec/wire.ts';
 import { type CollectedAnswer, CollectedResponse, type InnerRequest } from './batches/collected-response.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
 import { objectOf } from './dialects/chat-form.ts';
@@ -294,7 +295,9 @@ export class OpenAiHandler {
     const tokens = endpoint.computes ? prompt_tokens + this.#answerLength_tokens(parsed) : 0;
     if (reservation) keyLimits.reserve(key, reservation, tokens);
     this.#tellLimits(arrival);
-    return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, release: () => hold.release() };
+    const counts_only = request.headers[headers.usage] === 'counts';
+    const release = (): void => hold.release();
+    return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, counts_only, release };
   }
 
   /** About four bytes of text are a token; no prompt is longer than the context. */
@@ -413,7 +416,7 @@ export function keyError(request: IncomingMessage): HpcserveError {
     what:
       bearerOf(request) === undefined
         ? 'the request carries no API key'
-        : 'the API key of the request is not valid: unknown or revoked',
+        : 'the API key of the request is not valid: unknown, expired, blocked or revoked',
   });
 }
 

@@ -10,10 +10,13 @@ import {
   type SessionIdentity,
   sessionOrigin,
 } from '../mesh/index.ts';
+import { ratedPower_w } from '../solver/catalog/power.ts';
 import type { Heartbeat, ModelWeights } from '../spec/agent-state.ts';
 import type { ErrorCode } from '../spec/errors/registry.ts';
-import type { SessionRecord } from '../spec/session-record.ts';
+import { provenProviderOf, type SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
+import { DeviceTime } from './device-time.ts';
+import { deviceWords } from './routing/replica.ts';
 import { SilenceTimer } from './silence-timer.ts';
 import { UpstreamPool } from './upstream/pool.ts';
 
@@ -49,6 +52,9 @@ export interface LinkEvents {
 /** The way to one session: connections for requests, and the watch stream that tells whether it lives. */
 export class SessionLink {
   readonly facts: SessionFacts;
+  /** What its devices may take together by the catalog, W; undefined where it does not know them. */
+  readonly rated_w: number | undefined;
+  readonly deviceTime = new DeviceTime();
   /** The `host` field of requests to it. */
   readonly host: string;
   #record: SessionRecord;
@@ -71,8 +77,13 @@ export class SessionLink {
     this.#own = own;
     this.#relayFallback = relayFallback;
     this.#events = events;
-    const { node, site, engine, deployment, job_id, slurm_account } = record.metadata;
-    this.facts = { session_id: record.session_id, node, site };
+    const { node, site, engine, deployment, job_id, slurm_account, devices, tier, provider } =
+      record.metadata;
+    this.facts = { session_id: record.session_id, node, site, tier, provider, device_count: devices.length };
+    if (devices.length > 0) this.facts.devices = deviceWords(devices);
+    const provider_id = provenProviderOf(record, Date.now());
+    if (provider_id !== undefined) this.facts.provider_id = provider_id;
+    this.rated_w = ratedPower_w(devices);
     if (engine !== undefined) this.facts.engine = engine;
     if (deployment !== undefined) this.facts.deployment = deployment;
     if (job_id !== undefined) this.facts.job_id = job_id;

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { readFileSync, rmSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -10,6 +10,7 @@ import {
   type KeyChanges,
   type KeySettings,
   keySettingsSchema,
+  narrowedSettings,
 } from '../spec/key-settings.ts';
 import { type ApiKey, generateKey, generateKeyId, hashKey } from './keys.ts';
 
@@ -20,10 +21,13 @@ const fileSchema = z.object({
   hash: z.string(),
   created_at_ms: z.number(),
   settings: keySettingsSchema.default({}),
+  parent_id: z.string().optional(),
+  /** The secret before the present one, as long as it is valid beside it. */
+  previous: z.object({ hash: z.string(), valid_until_ms: z.number() }).optional(),
 });
 type KeyFile = z.infer<typeof fileSchema>;
 
-const fileName = /^(key_[0-9A-Za-z]{1,32})\.(json|revoked)$/;
+const fileName = /^(key_[0-9A-Za-z]{1,32})\.(json|revoked|blocked)$/;
 
 export interface KeyStoreOptions {
   /**
@@ -34,6 +38,8 @@ export interface KeyStoreOptions {
   /** Told why the folder cannot be read, once, and `undefined` when it can again. What is known stays valid. */
   onTrouble?: (reason: string | undefined) => void;
 }
+
+type FileKind = 'json' | 'revoked' | 'blocked';
 
 interface Known {
   file: KeyFile;
@@ -59,6 +65,10 @@ export class KeyStore {
   readonly #byId = new Map<string, Known>();
   readonly #byHash = new Map<string, ApiKey>();
   readonly #revocations = new Map<string, number>();
+  /** Unlike revocations, what is gone here is valid again. */
+  #blocked = new Map<string, number>();
+  /** Settings of derived keys, as long as neither key changes. */
+  readonly #narrowed = new WeakMap<ApiKey, { parent: ApiKey; key: ApiKey }>();
   /** What each file looked like when it was last read. */
   readonly #seen = new Map<string, string>();
   #folderTime: { value: bigint; since_ms: number } | undefined;
@@ -100,10 +110,37 @@ export class KeyStore {
     return store.list();
   }
 
-  /** The valid key of this secret; undefined where it is unknown or revoked. */
+  /**
+   * The valid key of this secret; undefined where it is unknown, revoked, blocked or expired. Of a derived key with
+   * what both it and its parent allow.
+   */
   find(secret: string): ApiKey | undefined {
-    const key = this.#byHash.get(hashKey(secret));
-    return key?.revoked_at_ms === undefined ? key : undefined;
+    const hash = hashKey(secret);
+    const key = this.#byHash.get(hash);
+    if (!key || !this.#isValid(key)) return undefined;
+    const { previous } = this.#byId.get(key.id)!.file;
+    if (previous?.hash === hash && this.#now_ms() >= previous.valid_until_ms) return undefined;
+    return key.parent_id === undefined ? key : this.#derived(key, key.parent_id);
+  }
+
+  #isValid({ revoked_at_ms, blocked_at_ms, settings: { expires_at_ms } }: ApiKey): boolean {
+    if (revoked_at_ms !== undefined || blocked_at_ms !== undefined) return false;
+    return expires_at_ms === undefined || this.#now_ms() < expires_at_ms;
+  }
+
+  #derived(key: ApiKey, parent_id: string): ApiKey | undefined {
+    const parent = this.#byId.get(parent_id)?.key;
+    if (!parent || !this.#isValid(parent)) return undefined;
+    const known = this.#narrowed.get(key);
+    if (known?.parent === parent) return known.key;
+    const narrowed = { ...key, settings: narrowedSettings(parent.settings, key.settings) };
+    this.#narrowed.set(key, { parent, key: narrowed });
+    return narrowed;
+  }
+
+  /** The key of an id, valid or not. @throws E_KEY_UNKNOWN */
+  get(id: string): ApiKey {
+    return this.#require(id).key;
   }
 
   /** Every key, revoked ones included, oldest first. */
@@ -112,26 +149,62 @@ export class KeyStore {
   }
 
   /** Makes a key. `secret` is returned here once and can never be had again. @throws E_KEY_FOLDER */
-  create(name: string, settings: KeySettings = {}): { key: ApiKey; secret: string } {
+  create(
+    name: string,
+    settings: KeySettings = {},
+    { id = generateKeyId(), parent_id }: { id?: string; parent_id?: string | undefined } = {},
+  ): { key: ApiKey; secret: string } {
     const secret = generateKey();
     const file: KeyFile = {
       format: 1,
-      id: generateKeyId(),
+      id,
       name,
       hash: hashKey(secret),
       created_at_ms: this.#now_ms(),
       settings,
     };
+    if (parent_id !== undefined) file.parent_id = parent_id;
     this.#save(file);
     return { key: this.#take(file, undefined), secret };
   }
 
+  /**
+   * Gives a key another secret, which is returned here once. The old one stays valid for `grace_ms`.
+   * @throws E_KEY_UNKNOWN, E_KEY_FOLDER
+   */
+  rotate(id: string, grace_ms: number): { key: ApiKey; secret: string } {
+    const { file, key } = this.#current(id);
+    const secret = generateKey();
+    const changed: KeyFile = { ...file, hash: hashKey(secret) };
+    if (grace_ms > 0) changed.previous = { hash: file.hash, valid_until_ms: this.#now_ms() + grace_ms };
+    else delete changed.previous;
+    this.#save(changed);
+    return { key: this.#take(changed, key.revoked_at_ms), secret };
+  }
+
+  /** Makes a key invalid until it is unblocked; at other gateways when they look next. @throws as `revoke` */
+  block(id: string): ApiKey {
+    const { file, key } = this.#require(id);
+    if (key.blocked_at_ms !== undefined) return key;
+    const blocked_at_ms = this.#now_ms();
+    guarded(this.folder, () => writeFileAtomically(this.#path(id, 'blocked'), `${blocked_at_ms}\n`));
+    this.#blocked.set(id, blocked_at_ms);
+    return this.#take(file, key.revoked_at_ms);
+  }
+
+  /** @throws as `revoke` */
+  unblock(id: string): ApiKey {
+    const { file, key } = this.#require(id);
+    guarded(this.folder, () => rmSync(this.#path(id, 'blocked'), { force: true }));
+    this.#seen.delete(this.#path(id, 'blocked'));
+    this.#blocked.delete(id);
+    return this.#take(file, key.revoked_at_ms);
+  }
+
   /** @throws E_KEY_UNKNOWN, E_KEY_FOLDER */
   change(id: string, changes: KeyChanges): ApiKey {
-    const { file, key } = this.#require(id);
-    // Another gateway may have changed it since this one last looked.
-    const current = parse(guarded(this.folder, () => readFileSync(this.#path(id, 'json'), 'utf8'))) ?? file;
-    const changed = { ...current, settings: changedSettings(current.settings, changes) };
+    const { file, key } = this.#current(id);
+    const changed = { ...file, settings: changedSettings(file.settings, changes) };
     this.#save(changed);
     return this.#take(changed, key.revoked_at_ms);
   }
@@ -199,15 +272,20 @@ export class KeyStore {
     if (!onlyNew && (await this.#isSettled())) return;
     // What is made here while the folder is being read is not there to be missed.
     const before = [...this.#byId.keys()];
+    const blockedBefore = [...this.#blocked.keys()];
     const names = await readdir(this.folder);
     const present = new Set<string>();
     const revoked = new Set<string>();
+    const blocked = new Set<string>();
+    const ofKind = { json: present, revoked, blocked };
     for (const name of names) {
       const match = fileName.exec(name);
-      if (match) (match[2] === 'json' ? present : revoked).add(match[1]!);
+      if (match) ofKind[match[2] as FileKind].add(match[1]!);
     }
     // Revocations first: a key must not be valid for the moment between.
     for (const id of revoked) if (!this.#revocations.has(id)) await this.#look(id, 'revoked');
+    for (const id of blocked) if (!this.#blocked.has(id)) await this.#look(id, 'blocked');
+    for (const id of blockedBefore) if (!blocked.has(id)) this.#freed(id);
     for (const id of present) if (!onlyNew || !this.#byId.has(id)) await this.#look(id, 'json');
     for (const id of before) if (!present.has(id)) this.#forget(id);
   }
@@ -223,7 +301,7 @@ export class KeyStore {
     return now_ms - this.#folderTime.since_ms > settled_ms && ++this.#looks % thoroughEvery !== 0;
   }
 
-  async #look(id: string, kind: 'json' | 'revoked'): Promise<void> {
+  async #look(id: string, kind: FileKind): Promise<void> {
     const path = this.#path(id, kind);
     try {
       const { mtimeNs, ino, size } = await stat(path, { bigint: true });
@@ -238,6 +316,11 @@ export class KeyStore {
         if (known) this.#take(known.file, this.#revocations.get(id));
         return;
       }
+      if (kind === 'blocked') {
+        this.#blocked.set(id, Number(text.trim()) || this.#now_ms());
+        if (known) this.#take(known.file, known.key.revoked_at_ms);
+        return;
+      }
       const file = parse(text);
       if (file?.id === id) this.#take(file, this.#revocations.get(id));
     } catch (error) {
@@ -247,28 +330,43 @@ export class KeyStore {
   }
 
   #take(file: KeyFile, revoked_at_ms: number | undefined): ApiKey {
-    const { id, name, created_at_ms, settings, hash } = file;
+    const { id, name, created_at_ms, settings } = file;
     const key: ApiKey = {
       id,
       name,
       created_at_ms,
       settings,
       revoked_at_ms,
+      blocked_at_ms: this.#blocked.get(id),
+      parent_id: file.parent_id,
     };
     if (revoked_at_ms !== undefined) this.#revocations.set(id, revoked_at_ms);
-    // Whoever gave the key another secret by hand took the old one away.
-    const before = this.#byId.get(id)?.file.hash;
-    if (before !== undefined && before !== hash && this.#byHash.get(before)?.id === id)
-      this.#byHash.delete(before);
+    // Another secret took the place of those that it had.
+    for (const before of hashesOf(this.#byId.get(id)?.file))
+      if (this.#byHash.get(before)?.id === id) this.#byHash.delete(before);
     this.#byId.set(id, { file, key });
-    this.#byHash.set(hash, key);
+    for (const valid of hashesOf(file)) this.#byHash.set(valid, key);
     return key;
+  }
+
+  #freed(id: string): void {
+    this.#blocked.delete(id);
+    this.#seen.delete(this.#path(id, 'blocked'));
+    const known = this.#byId.get(id);
+    if (known) this.#take(known.file, known.key.revoked_at_ms);
+  }
+
+  /** As its file is now: another gateway may have changed it since this one last looked. */
+  #current(id: string): Known {
+    const { file, key } = this.#require(id);
+    const current = parse(guarded(this.folder, () => readFileSync(this.#path(id, 'json'), 'utf8')));
+    return { file: current ?? file, key };
   }
 
   #forget(id: string): void {
     const known = this.#byId.get(id)!;
     this.#byId.delete(id);
-    this.#byHash.delete(known.file.hash);
+    for (const hash of hashesOf(known.file)) this.#byHash.delete(hash);
     this.#seen.delete(this.#path(id, 'json'));
   }
 
@@ -282,7 +380,7 @@ export class KeyStore {
     guarded(this.folder, () => writeFileAtomically(this.#path(file.id, 'json'), `${JSON.stringify(file)}\n`));
   }
 
-  #path(id: string, kind: 'json' | 'revoked'): string {
+  #path(id: string, kind: FileKind): string {
     return join(this.folder, `${id}.${kind}`);
   }
 
@@ -291,6 +389,12 @@ export class KeyStore {
     this.#trouble = reason;
     this.#options.onTrouble?.(reason);
   }
+}
+
+/** Of the secrets that lead to a key. */
+function hashesOf(file: KeyFile | undefined): string[] {
+  if (!file) return [];
+  return file.previous ? [file.hash, file.previous.hash] : [file.hash];
 }
 
 function parse(text: string): KeyFile | undefined {

@@ -15,7 +15,11 @@ export interface ApiKey {
   id: string;
   name: string;
   created_at_ms: number;
-  revoked_at_ms?: number;
+  revoked_at_ms?: number | undefined;
+  /** It is not valid until it is unblocked. */
+  blocked_at_ms?: number | undefined;
+  /** The key it was derived from, whose limits count for both, and without which it is not valid. */
+  parent_id?: string | undefined;
   settings: KeySettings;
 }
 
@@ -47,4 +51,9 @@ function base62(bytes: Uint8Array, digits: number): string {
     value /= 62n;
   }
   return text;
+}
+
+/** The key whose limits a key's requests count against. */
+export function limitsKeyOf({ id, parent_id }: Pick<ApiKey, 'id' | 'parent_id'>): string {
+  return parent_id ?? id;
 }

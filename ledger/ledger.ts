@@ -3,13 +3,17 @@ import { dirname } from 'node:path';
 import Database from 'better-sqlite3';
 import { type Filesystem, filesystemOf } from '../host/filesystem.ts';
 import type { HpcserveError } from '../spec/errors/error.ts';
+import type { UsageQuery, UsageRow } from '../spec/usage.ts';
+import { type AuditEntry, readAudit } from './audit.ts';
 import { Checkpointer } from './checkpointer.ts';
 import type { ApiKey } from './keys.ts';
 import { ledgerError } from './ledger-error.ts';
-import type { RequestRecord, SessionFacts } from './record.ts';
+import type { RequestRecord } from './record.ts';
 import { findDamage, isDamage, type RepairReport, setAsideAndSave } from './repair.ts';
+import { RequestWriter } from './request-writer.ts';
 import { migrate } from './schema.ts';
-import { queryUsage, type UsageQuery, type UsageRow } from './usage.ts';
+import { queryUsage } from './usage.ts';
+import { lockWriter } from './writer-lock.ts';
 
 export interface LedgerOptions {
   /** For tests; found by statfs where absent. */
@@ -20,6 +24,11 @@ export interface LedgerOptions {
    * 20 ms share one: lower answers sooner when idle, higher spends less time in sync under load.
    */
   group_ms?: number;
+  /**
+   * Records that wait in memory while the file cannot be written; beyond them requests are refused. Lower: less memory
+   * (about 1 kB each); higher: a full disk is outlived for longer.
+   */
+  backlog_max?: number;
   now_ms?: () => number;
   /** Called when a write fails, and when writing works again (without an error). */
   onHealth?: (error: HpcserveError | undefined) => void;
@@ -50,16 +59,18 @@ const sharedGroup = 16;
 
 /**
  * Opens, checks and, where needed, creates or repairs the ledger of one gateway. One writer at a time: the
- * gateway's folder lock sees to it, and without shared memory an exclusive lock on the file as well.
+ * gateway's folder lock sees to it, and a lock of the system beside the file as well.
  *
  * Throws E_LEDGER_BUSY, E_LEDGER_VERSION, E_LEDGER_WRITE.
  */
 export function openLedger(path: string, options: LedgerOptions = {}): OpenedLedger {
   const now_ms = options.now_ms ?? Date.now;
   const filesystem = options.filesystem ?? filesystemOf(dirname(path));
+  let release: (() => void) | undefined;
   try {
     if (!existsSync(path)) closeSync(openSync(path, 'a', 0o600));
     chmodSync(path, 0o600);
+    release = lockWriter(path);
     let repair: RepairReport | undefined;
     let db = openChecked(path, filesystem);
     if (typeof db === 'string') {
@@ -68,9 +79,10 @@ export function openLedger(path: string, options: LedgerOptions = {}): OpenedLed
       db = openChecked(path, filesystem);
       if (typeof db === 'string') throw new Error(`a new ledger is damaged: ${db}`);
     }
-    const ledger = new Ledger(db, path, filesystem, options);
+    const ledger = new Ledger(db, path, filesystem, options, release);
     return repair ? { ledger, filesystem, repair } : { ledger, filesystem };
   } catch (error) {
+    release?.();
     throw ledgerError(error, path);
   }
 }
@@ -108,65 +120,74 @@ interface Pending {
   committed: Committed;
 }
 
+/** Records that were answered while the file could not be written. */
+interface Backlog {
+  since_ms: number;
+  reason: HpcserveError;
+  records: RequestRecord[];
+}
+
 /**
- * The record of who used what: answered requests, and the sums of each key. Records are committed in groups; the
- * gateway sends the last bytes of an answer only after `committed` ran, so that even `kill -9` loses no answered
- * request.
+ * The record of who used what: answered requests, and the sums of each key and hour. Records are committed in groups;
+ * the gateway sends the last bytes of an answer only after `committed` ran, so that even `kill -9` loses no answered
+ * request. While the file cannot be written, records wait in memory and requests go on (a kill then loses what
+ * waits); when it can again, they are written, and the time is kept in `gaps`.
  */
 export class Ledger {
   readonly path: string;
   readonly #db: Database.Database;
-  readonly #now_ms: () => number;
   readonly #group_ms: number;
+  readonly #backlog_max: number;
+  readonly #now_ms: () => number;
   /** Records of the last commit. */
   #lastGroup = 0;
   readonly #onHealth: (error: HpcserveError | undefined) => void;
-  readonly #insert: Database.Statement;
-  readonly #insertSession: Database.Statement;
+  readonly #writer: RequestWriter;
   readonly #begin: Database.Statement;
   readonly #commit: Database.Statement;
-  readonly #insertSpent: Database.Statement;
   readonly #spentSince: Database.Statement;
-  /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
-  readonly #sessionRefs = new WeakMap<SessionFacts, number>();
   readonly #checkpointer: Checkpointer | undefined;
+  readonly #release: () => void;
   #pending: Pending[] = [];
   #scheduled = false;
-  #failure: HpcserveError | undefined;
+  #backlog: Backlog | undefined;
   #retry: NodeJS.Timeout | undefined;
 
-  constructor(db: Database.Database, path: string, filesystem: Filesystem, options: LedgerOptions) {
+  /** @param release gives the lock of its writer back */
+  constructor(
+    db: Database.Database,
+    path: string,
+    filesystem: Filesystem,
+    options: LedgerOptions,
+    release: () => void,
+  ) {
     this.path = path;
     this.#db = db;
+    this.#release = release;
     this.#now_ms = options.now_ms ?? Date.now;
     this.#group_ms = options.group_ms ?? (filesystem.shared_memory ? 0 : syncedGroup_ms);
+    this.#backlog_max = options.backlog_max ?? 50_000;
     this.#onHealth = options.onHealth ?? (() => {});
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
-    this.#insert = db.prepare(
-      `INSERT INTO requests (request_id, time_ms, key_id, endpoint, model, served_model, session_ref, status,
-        stream, attempts, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, ttft_ms, duration_ms,
-        finish_reason, error_code)
-      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-    );
-    this.#insertSession = db.prepare(
-      `INSERT INTO sessions (session_id, node, site, engine, deployment, job_id, slurm_account, first_seen_ms)
-      VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-      ON CONFLICT (session_id) DO UPDATE SET node = excluded.node RETURNING ref`,
-    );
-    this.#insertSpent = db.prepare(
-      `INSERT INTO spent (key_id, day, requests, tokens) VALUES (?, ?, ?, ?)
-      ON CONFLICT (key_id, day) DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens`,
-    );
+    this.#writer = new RequestWriter(db);
     this.#spentSince = db.prepare(
-      'SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens FROM spent WHERE key_id = ? AND day >= ?',
+      `SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens,
+        coalesce(sum(device_us), 0) / 1000000.0 AS device_s FROM spent WHERE key_id = ? AND day >= ?`,
     );
     this.#checkpointer = filesystem.shared_memory ? new Checkpointer(db, path) : undefined;
   }
 
-  /** Why the ledger cannot be written at present; undefined while it can. */
+  /** Why nothing more can be taken: the ledger cannot be written, and as many records as may wait do. */
   get failure(): HpcserveError | undefined {
-    return this.#failure;
+    return this.#backlog && this.#backlog.records.length >= this.#backlog_max
+      ? this.#backlog.reason
+      : undefined;
+  }
+
+  /** Records that wait in memory since the file cannot be written; undefined while it can. */
+  get behind(): { requests: number; reason: HpcserveError } | undefined {
+    return this.#backlog && { requests: this.#backlog.records.length, reason: this.#backlog.reason };
   }
 
   /** Keys as they were kept before they had a folder of their own: see `KeyStore.adopt`. */
@@ -184,12 +205,28 @@ export class Ledger {
   }
 
   /** What a key has used since a day, counted from 1970 in UTC. */
-  spentSince(key_id: string, day: number): { requests: number; tokens: number } {
-    return this.#spentSince.get(key_id, day) as { requests: number; tokens: number };
+  spentSince(key_id: string, day: number): { requests: number; tokens: number; device_s: number } {
+    return this.#spentSince.get(key_id, day) as { requests: number; tokens: number; device_s: number };
   }
 
   usage(query: UsageQuery): UsageRow[] {
     return queryUsage(this.#db, query);
+  }
+
+  /** Notes what somebody did with keys. @throws E_LEDGER_WRITE, E_LEDGER_BUSY */
+  audit(entry: Omit<AuditEntry, 'time_ms'>): void {
+    try {
+      this.#db
+        .prepare('INSERT INTO audit (time_ms, actor, action, subject, details) VALUES (?, ?, ?, ?, ?)')
+        .run(this.#now_ms(), entry.actor, entry.action, entry.subject, JSON.stringify(entry.details));
+    } catch (error) {
+      throw ledgerError(error, this.path);
+    }
+  }
+
+  /** The newest entries first. */
+  audited(limit: number): AuditEntry[] {
+    return readAudit(this.#db, limit);
   }
 
   /** Queues a record; `committed` runs once, after the group it is in was committed or failed. */
@@ -213,8 +250,11 @@ export class Ledger {
   async close(): Promise<void> {
     clearTimeout(this.#retry);
     while (this.#pending.length > 0) this.#commitGroup();
+    if (this.#backlog) this.#catchUp();
+    clearTimeout(this.#retry);
     await this.#checkpointer?.close();
     this.#db.close();
+    this.#release();
   }
 
   readonly #commitGroup = (): void => {
@@ -225,113 +265,73 @@ export class Ledger {
     this.#lastGroup = group.length;
     if (this.#scheduled) setImmediate(this.#commitGroup);
     if (group.length === 0) return;
-    let failure: HpcserveError | undefined;
+    // What waits comes first: one that tries again each second is enough.
+    let failure = this.#backlog?.reason;
+    failure ??= this.#write(group.map(({ record }) => record));
+    if (failure) this.#keepForLater(group, failure);
+    else {
+      for (const { committed } of group) committed(undefined);
+      this.#checkpointer?.wrote(group.length);
+    }
+  };
+
+  /** @returns why not */
+  #write(records: readonly RequestRecord[], more?: () => void): HpcserveError | undefined {
     try {
       this.#begin.run();
-      for (const { record } of group) this.#insertRecord(record);
-      this.#addSpent(group);
+      this.#writer.write(records);
+      more?.();
       this.#commit.run();
+      this.#writer.committed();
+      return undefined;
     } catch (error) {
-      failure = ledgerError(error, this.path);
-      this.#rollback();
-    }
-    this.#setFailure(failure);
-    for (const { committed } of group) committed(failure);
-    this.#checkpointer?.wrote(group.length);
-  };
-
-  #insertRecord(record: RequestRecord): void {
-    this.#insert.run(
-      record.request_id,
-      record.time_ms,
-      record.key_id,
-      record.endpoint,
-      record.model,
-      record.served_model ?? null,
-      record.session === undefined ? null : this.#sessionRef(record.session, record.time_ms),
-      record.status,
-      record.stream ? 1 : 0,
-      record.attempts,
-      record.prompt_tokens ?? null,
-      record.completion_tokens ?? null,
-      record.cached_tokens ?? null,
-      record.reasoning_tokens ?? null,
-      record.ttft_ms ?? null,
-      record.duration_ms,
-      record.finish_reason ?? null,
-      record.error_code ?? null,
-    );
-  }
-
-  #addSpent(group: readonly Pending[]): void {
-    let requests = 0;
-    let tokens = 0;
-    for (const [index, { record }] of group.entries()) {
-      requests++;
-      tokens += (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0);
-      const next = group[index + 1]?.record;
-      const day = dayOf(record.time_ms);
-      // One row for records in a row of one key: most often that is all of them.
-      if (next && next.key_id === record.key_id && dayOf(next.time_ms) === day) continue;
-      this.#insertSpent.run(record.key_id, day, requests, tokens);
-      requests = 0;
-      tokens = 0;
+      this.#writer.rolledBack();
+      if (this.#db.inTransaction) this.#db.exec('ROLLBACK');
+      return ledgerError(error, this.path);
     }
   }
 
-  #sessionRef(session: SessionFacts, time_ms: number): number {
-    let ref = this.#sessionRefs.get(session);
-    if (ref === undefined) {
-      const row = this.#insertSession.get(
-        session.session_id,
-        session.node,
-        session.site,
-        session.engine ?? null,
-        session.deployment ?? null,
-        session.job_id ?? null,
-        session.slurm_account ?? null,
-        time_ms,
-      ) as { ref: number };
-      ref = row.ref;
-      this.#newSessions.push(session);
-      this.#sessionRefs.set(session, ref);
+  #keepForLater(group: readonly Pending[], reason: HpcserveError): void {
+    if (!this.#backlog) {
+      this.#backlog = { since_ms: this.#now_ms(), reason, records: [] };
+      this.#onHealth(reason);
+      this.#tryLater();
     }
-    return ref;
+    const { records } = this.#backlog;
+    for (const { record, committed } of group) {
+      const fits = records.length < this.#backlog_max;
+      if (fits) records.push(record);
+      committed(fits ? undefined : this.#backlog.reason);
+    }
   }
 
-  /** Sessions first seen in the open transaction: forgotten again if it rolls back. */
-  #newSessions: SessionFacts[] = [];
-
-  #rollback(): void {
-    for (const session of this.#newSessions) this.#sessionRefs.delete(session);
-    if (this.#db.inTransaction) this.#db.exec('ROLLBACK');
-  }
-
-  #setFailure(failure: HpcserveError | undefined): void {
-    this.#newSessions = [];
-    if (failure === undefined && this.#failure === undefined) return;
-    this.#failure = failure;
-    this.#onHealth(failure);
+  #tryLater(): void {
     clearTimeout(this.#retry);
-    if (failure !== undefined) this.#retry = setTimeout(this.#probe, retry_ms).unref();
+    this.#retry = setTimeout(() => this.#catchUp(), retry_ms).unref();
   }
 
-  /** Finds out by itself whether the ledger can be written again; requests are refused meanwhile. */
-  readonly #probe = (): void => {
-    try {
-      // A page is really allocated and written: setting a pragma to its own value would succeed on a full disk.
-      this.#db.exec(
-        'BEGIN IMMEDIATE; CREATE TABLE probe (bytes BLOB); INSERT INTO probe VALUES (zeroblob(16384)); DROP TABLE probe; COMMIT',
-      );
-      this.#setFailure(undefined);
-    } catch (error) {
-      this.#rollback();
-      this.#setFailure(ledgerError(error, this.path));
+  /** Writes what waits, as far as the file can be written again. */
+  #catchUp(): void {
+    const { records, since_ms, reason } = this.#backlog!;
+    while (records.length > 0) {
+      const group = records.slice(0, groupLimit);
+      const note = () => this.#noteGap(since_ms, group.length, reason);
+      const failure = this.#write(group, note);
+      if (failure) {
+        this.#backlog!.reason = failure;
+        this.#tryLater();
+        return;
+      }
+      records.splice(0, group.length);
     }
-  };
-}
+    this.#backlog = undefined;
+    this.#onHealth(undefined);
+  }
 
-/** Days since 1970 in UTC. */
-export function dayOf(time_ms: number): number {
-  return Math.floor(time_ms / 86_400_000);
+  /** A row a group, so that what is said of a gap is true also where catching up is broken off. */
+  #noteGap(since_ms: number, requests: number, { message }: HpcserveError): void {
+    this.#db
+      .prepare('INSERT INTO gaps (since_ms, until_ms, requests, reason) VALUES (?, ?, ?, ?)')
+      .run(since_ms, this.#now_ms(), requests, message);
+  }
 }

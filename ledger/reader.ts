@@ -3,10 +3,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import Database from 'better-sqlite3';
 import { HpcserveError } from '../spec/errors/error.ts';
+import type { UsageQuery, UsageRow } from '../spec/usage.ts';
 import { ledgerError } from './ledger-error.ts';
 import { findDamage, isDamage } from './repair.ts';
 import { requireKnownVersion } from './schema.ts';
-import { queryUsage, type UsageQuery, type UsageRow } from './usage.ts';
+import { queryUsage } from './usage.ts';
 
 /** Read-only view of a ledger, also while a gateway writes it. */
 export interface LedgerReader {

@@ -1,7 +1,8 @@
 import { existsSync } from 'node:fs';
 import Database from 'better-sqlite3';
 import { moveAside } from '../host/move.ts';
-import { migrate, sumSpentSql } from './schema.ts';
+import { sumHoursSql, sumSpentSql } from './accounting-schema.ts';
+import { migrate } from './schema.ts';
 
 /** What was done with a ledger that failed its integrity check. */
 export interface RepairReport {
@@ -44,15 +45,18 @@ export function setAsideAndSave(path: string, reason: string, now_ms: number): R
   const report: RepairReport = { set_aside, reason, keys_saved: 0, requests_saved: 0, sessions_saved: 0 };
   const fresh = new Database(path);
   try {
-    migrate(fresh, path);
     const old = openDamaged(set_aside);
-    if (old === undefined) return report;
+    if (old === undefined) {
+      migrate(fresh, path);
+      return report;
+    }
     try {
-      report.keys_saved = saveTable(old, fresh, 'keys', 'rowid');
-      report.sessions_saved = saveTable(old, fresh, 'sessions', 'ref');
-      // Requests whose session was lost still count; the reference is kept, since nothing else says who answered.
-      fresh.pragma('foreign_keys = OFF');
-      report.requests_saved = saveTable(old, fresh, 'requests', 'sequence');
+      // Rows fit into tables of their own version; what came after is made of them as of any ledger of that version.
+      const version = versionOf(old);
+      migrate(fresh, path, version);
+      saveRows(old, fresh, version, report);
+      migrate(fresh, path);
+      fresh.exec(sumHoursSql);
       fresh.exec(sumSpentSql);
     } finally {
       old.close();
@@ -61,6 +65,38 @@ export function setAsideAndSave(path: string, reason: string, now_ms: number): R
     fresh.close();
   }
   return report;
+}
+
+/** By its tables: the number in the header may be what is damaged. */
+function versionOf(db: Database.Database): number {
+  const has = (table: string): boolean =>
+    db.prepare('SELECT 1 FROM sqlite_schema WHERE name = ?').get(table) !== undefined;
+  return has('series') ? 3 : has('spent') ? 2 : 1;
+}
+
+function saveRows(
+  old: Database.Database,
+  fresh: Database.Database,
+  version: number,
+  report: RepairReport,
+): void {
+  report.keys_saved = saveTable(old, fresh, 'keys', 'rowid');
+  report.sessions_saved = saveTable(old, fresh, 'sessions', 'ref');
+  // Requests whose session was lost still count; the reference is kept, since nothing else says who answered.
+  fresh.pragma('foreign_keys = OFF');
+  if (version < 3) {
+    report.requests_saved = saveTable(old, fresh, 'requests', 'sequence');
+    return;
+  }
+  saveTable(old, fresh, 'series', 'ref');
+  report.requests_saved = saveTable(old, fresh, 'request_rows', 'sequence');
+  // Sums hold what left only counts; where they are lost, the requests make them anew.
+  saveTable(old, fresh, 'hours', 'hour');
+  saveTable(old, fresh, 'spent', 'day');
+  for (const table of ['gaps', 'audit', 'traces']) saveTable(old, fresh, table, 'sequence');
+  // Of a request whose series was lost, the key and the model are not known any more.
+  fresh.exec(`INSERT OR IGNORE INTO series (ref, key_id, user, project, endpoint, model, served_model, precision, session_ref)
+    SELECT DISTINCT series_ref, '-', '', '', '-', '', 'lost-' || series_ref, '', 0 FROM request_rows`);
 }
 
 function openDamaged(path: string): Database.Database | undefined {

@@ -1,8 +1,9 @@
 import type Database from 'better-sqlite3';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { accountingSql } from './accounting-schema.ts';
 
-/** What every key used on each day: sums of `requests`, made anew. */
-export const sumSpentSql = `
+/** What every key used on each day: sums of `requests` as it was until version 2, made anew. */
+const sumSpentSql = `
   INSERT INTO spent (key_id, day, requests, tokens)
   SELECT key_id, CAST(time_ms / 86400000 AS INTEGER), count(*),
     coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0)
@@ -72,18 +73,22 @@ const migrations: readonly string[] = [
   ) STRICT, WITHOUT ROWID;
   ${sumSpentSql}
   `,
+  accountingSql,
 ];
 
 const schemaVersion = migrations.length;
 
-/** Brings a ledger to the current schema in one transaction; throws E_LEDGER_VERSION on a newer one. */
-export function migrate(db: Database.Database, path: string): void {
+/**
+ * Brings a ledger to a version of the schema, the current one by default, in one transaction; throws E_LEDGER_VERSION
+ * on a newer one.
+ */
+export function migrate(db: Database.Database, path: string, to = schemaVersion): void {
   const version = db.pragma('user_version', { simple: true }) as number;
   requireKnownVersion(version, path);
-  if (version === schemaVersion) return;
+  if (version >= to) return;
   db.transaction(() => {
-    for (const step of migrations.slice(version)) db.exec(step);
-    db.pragma(`user_version = ${schemaVersion}`);
+    for (const step of migrations.slice(version, to)) db.exec(step);
+    db.pragma(`user_version = ${to}`);
   }).immediate();
 }
 

@@ -1,84 +1,138 @@
 import type Database from 'better-sqlite3';
+import type { UsageDimension, UsageQuery, UsageRow } from '../spec/usage.ts';
 
-export const usageDimensions = ['model', 'key', 'day', 'deployment', 'job'] as const;
-export type UsageDimension = (typeof usageDimensions)[number];
+const hour_ms = 3_600_000;
 
-export interface UsageQuery {
-  by: UsageDimension;
-  /** Unix ms, inclusive. */
-  since_ms?: number;
-  /** Unix ms, exclusive. */
-  until_ms?: number;
-}
-
-/** Sums over one group; counts of tokens are 0 where no answer reported any. */
-export interface UsageRow {
-  /** Model as served, key id, UTC day (YYYY-MM-DD), or deployment or Slurm job (`-` where none is known). */
-  group: string;
-  requests: number;
-  /** Requests that ended with an error. */
-  errors: number;
-  prompt_tokens: number;
-  completion_tokens: number;
-  cached_tokens: number;
-  reasoning_tokens: number;
-  /** Sum of the requests' durations. */
-  duration_ms: number;
-  first_ms: number;
-  last_ms: number;
-}
-
-const groupExpression: Record<UsageDimension, string> = {
-  model: 'coalesce(r.served_model, r.model)',
-  key: 'r.key_id',
-  day: "strftime('%Y-%m-%d', r.time_ms / 1000, 'unixepoch')",
-  deployment: "coalesce(s.deployment, '-')",
-  job: "coalesce(s.job_id, '-')",
+/** What a dimension is in `parts`, `series` (s) and `sessions` (e). */
+const expressions: Record<UsageDimension, string> = {
+  user: "coalesce(nullif(s.user, ''), '-')",
+  key: 's.key_id',
+  project: "coalesce(nullif(s.project, ''), '-')",
+  account: "coalesce(e.slurm_account, '-')",
+  model: "coalesce(nullif(s.served_model, ''), nullif(s.model, ''), '-')",
+  engine: "coalesce(e.engine, '-')",
+  precision: "coalesce(nullif(s.precision, ''), '-')",
+  provider: "coalesce(e.provider, '-')",
+  site: "coalesce(e.site, '-')",
+  node: "coalesce(e.node, '-')",
+  job: "coalesce(e.job_id, '-')",
+  deployment: "coalesce(e.deployment, '-')",
+  device: "coalesce(e.devices, '-')",
+  tier: "coalesce(e.tier, '-')",
+  endpoint: 's.endpoint',
+  hour: "strftime('%Y-%m-%dT%H:00Z', p.hour * 3600, 'unixepoch')",
+  day: "strftime('%Y-%m-%d', p.hour * 3600, 'unixepoch')",
+  month: "strftime('%Y-%m', p.hour * 3600, 'unixepoch')",
 };
 
-/** Usage by one dimension, ordered by it. */
-export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[] {
-  return db
-    .prepare(
-      `SELECT ${groupExpression[query.by]} AS "group",
-        count(*) AS requests,
-        sum(r.error_code IS NOT NULL) AS errors,
-        coalesce(sum(r.prompt_tokens), 0) AS prompt_tokens,
-        coalesce(sum(r.completion_tokens), 0) AS completion_tokens,
-        coalesce(sum(r.cached_tokens), 0) AS cached_tokens,
-        coalesce(sum(r.reasoning_tokens), 0) AS reasoning_tokens,
-        sum(r.duration_ms) AS duration_ms,
-        min(r.time_ms) AS first_ms,
-        max(r.time_ms) AS last_ms
-      FROM requests r ${query.by === 'deployment' || query.by === 'job' ? 'LEFT JOIN sessions s ON s.ref = r.session_ref' : ''}
-      WHERE r.time_ms >= ? AND r.time_ms < ?
-      GROUP BY 1 ORDER BY 1`,
-    )
-    .all(query.since_ms ?? 0, query.until_ms ?? Number.MAX_SAFE_INTEGER) as UsageRow[];
-}
-
-/** The sums of several ledgers, of one query, as one. */
-export function addUsage(ledgers: readonly (readonly UsageRow[])[]): UsageRow[] {
-  const byGroup = new Map<string, UsageRow>();
-  for (const row of ledgers.flat()) {
-    const sum = byGroup.get(row.group);
-    if (!sum) {
-      byGroup.set(row.group, { ...row });
-      continue;
-    }
-    for (const field of summed) sum[field] += row[field];
-    sum.first_ms = Math.min(sum.first_ms, row.first_ms);
-    sum.last_ms = Math.max(sum.last_ms, row.last_ms);
-  }
-  return [...byGroup.values()].sort((a, b) => (a.group < b.group ? -1 : 1));
-}
-
-const summed = [
+const sums = [
   'requests',
   'errors',
+  'retries',
   'prompt_tokens',
   'completion_tokens',
   'cached_tokens',
   'reasoning_tokens',
-  'duration_ms',
-] as const satisfies (keyof UsageRow)[];
+  'duration_us',
+  'ttft_us',
+  'ttft_requests',
+  'decode_us',
+  'decode_tokens',
+  'device_us',
+  'energy_mj',
+  'energy_estimated_mj',
+] as const;
+
+/** One request as an hour of it alone, in the order of `hours`. */
+const ofRequest = `time_ms / ${hour_ms} AS hour, series_ref, 1 AS requests, error_code IS NOT NULL AS errors,
+  max(attempts - 1, 0) AS retries, coalesce(prompt_tokens, 0) AS prompt_tokens,
+  coalesce(completion_tokens, 0) AS completion_tokens, coalesce(cached_tokens, 0) AS cached_tokens,
+  coalesce(reasoning_tokens, 0) AS reasoning_tokens, duration_us, coalesce(ttft_us, 0) AS ttft_us,
+  ttft_us IS NOT NULL AS ttft_requests,
+  iif(ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2, 0, duration_us - ttft_us) AS decode_us,
+  iif(ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2, 0, completion_tokens - 1) AS decode_tokens,
+  coalesce(device_us, 0) AS device_us, coalesce(energy_mj, 0) AS energy_mj,
+  iif(energy_estimated, coalesce(energy_mj, 0), 0) AS energy_estimated_mj, time_ms AS first_ms, time_ms AS last_ms`;
+
+/**
+ * Usage by dimensions, ordered by them: whole hours from their sums, and what is left at both ends of the time from the
+ * requests themselves. Of an hour that is not asked for whole, requests that left only counts are not known.
+ */
+export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[] {
+  const { group_by } = query;
+  const { from, values } = partsOf(query.since_ms, query.until_ms);
+  const conditions: string[] = [];
+  for (const [name, wanted] of Object.entries(query.filter ?? {})) {
+    conditions.push(`${expressions[name as UsageDimension]} IN (${wanted.map(() => '?').join()})`);
+    values.push(...wanted);
+  }
+  if (query.only) {
+    const [column, ids] =
+      'key_ids' in query.only ? ['s.key_id', query.only.key_ids] : ['e.provider_id', query.only.provider_ids];
+    // One parameter, however many: SQLite has a bound on those.
+    conditions.push(`${column} IN (SELECT value FROM json_each(?))`);
+    values.push(JSON.stringify(ids));
+  }
+  const groups = group_by.map((name, index) => `${expressions[name]} AS g${index}`);
+  const places = group_by.map((_name, index) => index + 1).join();
+  const rows = db
+    .prepare(
+      `SELECT ${groups.join(', ')}, ${sums.map((name) => `sum(${name})`).join(', ')}, min(first_ms), max(last_ms)
+      FROM (${from}) p JOIN series s ON s.ref = p.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref
+      ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
+      GROUP BY ${places} ORDER BY ${places}`,
+    )
+    .raw()
+    .all(...values) as (string | number)[][];
+  return rows.map((row) => rowOf(group_by, row));
+}
+
+/** Hours and requests of a time, as SQL. */
+function partsOf(
+  since_ms = 0,
+  until_ms = Number.MAX_SAFE_INTEGER,
+): { from: string; values: (string | number)[] } {
+  const hours = 'SELECT * FROM hours WHERE hour >= ? AND hour < ?';
+  const requests = `SELECT ${ofRequest} FROM request_rows WHERE time_ms >= ? AND time_ms < ?`;
+  const first = Math.ceil(since_ms / hour_ms);
+  const end = Math.floor(until_ms / hour_ms);
+  // All within one hour.
+  if (end < first) return { from: requests, values: [since_ms, until_ms] };
+  const parts = [hours];
+  const values = [first, end];
+  if (since_ms < first * hour_ms) {
+    parts.push(requests);
+    values.push(since_ms, first * hour_ms);
+  }
+  if (end * hour_ms < until_ms && until_ms !== Number.MAX_SAFE_INTEGER) {
+    parts.push(requests);
+    values.push(end * hour_ms, until_ms);
+  }
+  return { from: parts.join(' UNION ALL '), values };
+}
+
+function rowOf(group_by: readonly UsageDimension[], row: readonly (string | number)[]): UsageRow {
+  const group = Object.fromEntries(group_by.map((name, index) => [name, String(row[index])]));
+  const values = row.slice(group_by.length) as number[];
+  const at = (name: (typeof sums)[number]): number => values[sums.indexOf(name)]!;
+  return {
+    group,
+    requests: at('requests'),
+    errors: at('errors'),
+    retries: at('retries'),
+    prompt_tokens: at('prompt_tokens'),
+    completion_tokens: at('completion_tokens'),
+    cached_tokens: at('cached_tokens'),
+    reasoning_tokens: at('reasoning_tokens'),
+    duration_ms: at('duration_us') / 1000,
+    ttft_ms: at('ttft_us') / 1000,
+    ttft_requests: at('ttft_requests'),
+    decode_ms: at('decode_us') / 1000,
+    decode_tokens: at('decode_tokens'),
+    device_s: at('device_us') / 1e6,
+    energy_j: at('energy_mj') / 1000,
+    energy_estimated_j: at('energy_estimated_mj') / 1000,
+    first_ms: values[sums.length]!,
+    last_ms: values[sums.length + 1]!,
+  };
+}

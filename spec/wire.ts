@@ -49,6 +49,8 @@ export const headers = {
   /** Asked in a request: quality of service, and the providers it trusts; see docs/gateway.md. */
   qos: 'x-hpcserve-qos',
   providers: 'x-hpcserve-providers',
+  /** Asked in a request: `counts`, and the ledger keeps of it what it adds to sums, and nothing else. */
+  usage: 'x-hpcserve-usage',
   /** Whose prompts this one may meet in a prefix cache: requests of the same scope. Absent: those that have none. */
   cache_scope: 'x-hpcserve-cache-scope',
   /** `1`: a native replica whose batch is full refuses at once (`E_WORKER_BUSY`) and lets the request not wait. */

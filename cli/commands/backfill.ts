@@ -6,9 +6,9 @@ import { ownUser } from '../../host/own-user.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
 import { formatTable } from '../format/table.ts';
+import { parseSince } from '../parse-since.ts';
 import { progressView } from '../progress/view.ts';
 import { openSite } from '../site-session.ts';
-import { parseSince } from './usage.ts';
 
 export function registerBackfill(command: Command, context: CliContext): void {
   command

@@ -1,11 +1,19 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import type { KeyFacts } from '../../control/gateway/admin.ts';
+import type { AuditEntry } from '../../spec/audit.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { changedSettings, type KeyChanges, type KeySettings } from '../../spec/key-settings.ts';
-import { limits } from '../../spec/wire.ts';
+import { changedSettings } from '../../spec/key-settings.ts';
 import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';
+import {
+  addSettingOptions,
+  changesOf,
+  describeSettings,
+  describeSpending,
+  type SettingOptions,
+} from '../format/key-settings.ts';
 import { formatTable } from '../format/table.ts';
+import { parseSeconds } from '../parse-seconds.ts';
 import { credentialFile } from '../site-session.ts';
 
 export function registerKeys(command: Command, context: CliContext): void {
@@ -22,7 +30,10 @@ Examples:
   registerCreate(keys, context);
   registerSet(keys, context);
   registerList(keys, context);
+  registerRotate(keys, context);
+  registerBlock(keys, context);
   registerRevoke(keys, context);
+  registerAudit(keys, context);
 }
 
 function registerCreate(keys: Command, context: CliContext): void {
@@ -31,6 +42,7 @@ function registerCreate(keys: Command, context: CliContext): void {
       .command('create <name>')
       .description('Make a key; it is shown this once and kept as a hash')
       .option('--save', 'also keep it as your own key for this gateway'),
+    context.now_ms,
   )
     .addHelpText(
       'after',
@@ -38,6 +50,7 @@ function registerCreate(keys: Command, context: CliContext): void {
 Examples:
   $ hpcserve keys create alice
   $ hpcserve keys create me --save
+  $ hpcserve keys create thesis --user alice --project lm-eval --expires 90d
   $ hpcserve keys create course --models small --requests-per-minute 60 --budget 5000000/month
   $ hpcserve keys create nightly --batch
   $ hpcserve keys create careful --providers alice@juelich --ask 'quantization>=8bit; tier=stable'`,
@@ -68,6 +81,7 @@ function registerSet(keys: Command, context: CliContext): void {
     keys
       .command('set <id>')
       .description('Change what a key may be used for, and how much; `none` takes a setting away'),
+    context.now_ms,
   )
     .addHelpText(
       'after',
@@ -109,7 +123,7 @@ function registerList(keys: Command, context: CliContext): void {
           key.id,
           key.name,
           date(key.created_at_ms),
-          key.revoked_at_ms === undefined ? 'valid' : `revoked ${date(key.revoked_at_ms)}`,
+          stateOf(key, context.now_ms(), date),
           describeSettings(key.settings),
           describeSpending(key),
         ]),
@@ -121,8 +135,11 @@ function registerList(keys: Command, context: CliContext): void {
 function registerRevoke(keys: Command, context: CliContext): void {
   keys
     .command('revoke <id>')
-    .description('Make a key invalid: at this gateway at once, at others when they look next (2 s)')
-    .addHelpText('after', '\nExamples:\n  $ hpcserve keys revoke key_0ab…')
+    .alias('rm')
+    .description(
+      'Make a key invalid for good: at this gateway at once, at others when they look next (2 s); its usage stays',
+    )
+    .addHelpText('after', '\nExamples:\n  $ hpcserve keys revoke key_0ab…\n  $ hpcserve keys rm key_0ab…')
     .action(async (id: string) => {
       const { admin } = await openAdmin(context);
       await admin.revokeKey(id);
@@ -131,133 +148,77 @@ function registerRevoke(keys: Command, context: CliContext): void {
     });
 }
 
-/** Settings as options give them; `none` takes one away. (Commander makes an empty text of null.) */
-interface SettingOptions {
-  models?: string[] | 'none';
-  providers?: string[] | 'none';
-  ask?: string;
-  batch?: true | 'none';
-  requestsPerMinute?: number | 'none';
-  concurrentRequests?: number | 'none';
-  bodyMib?: number | 'none';
-  tokensPerMinute?: number | 'none';
-  budget?: NonNullable<KeySettings['budget']> | 'none';
-  cacheGroup?: string;
+function stateOf(key: KeyFacts, now_ms: number, date: (time_ms: number) => string): string {
+  const { revoked_at_ms, blocked_at_ms, settings } = key;
+  if (revoked_at_ms !== undefined) return `revoked ${date(revoked_at_ms)}`;
+  if (blocked_at_ms !== undefined) return `blocked ${date(blocked_at_ms)}`;
+  const { expires_at_ms } = settings;
+  return expires_at_ms !== undefined && expires_at_ms <= now_ms ? `expired ${date(expires_at_ms)}` : 'valid';
 }
 
-function addSettingOptions(command: Command): Command {
-  return command
-    .option('--models <names>', 'names it may ask for, with commas', orNone(parseNames))
-    .option(
-      '--providers <names>',
-      'providers it trusts, with commas: fingerprints, or names that one key bears now',
-      orNone(parseNames),
+function registerRotate(keys: Command, context: CliContext): void {
+  keys
+    .command('rotate <id>')
+    .description('Give a key another secret, shown this once; what it may do and has used stays')
+    .option('--grace <time>', 'how long the old secret stays valid beside it', parseSeconds, 0)
+    .addHelpText(
+      'after',
+      '\nExamples:\n  $ hpcserve keys rotate key_0ab…\n  $ hpcserve keys rotate key_0ab… --grace 24h',
     )
-    .option('--ask <terms>', 'quality of service where a request asks for none', orNone(String))
-    .option(
-      '--batch [none]',
-      'its requests can wait: they go to replicas on preemptible nodes, unless they ask for a tier',
-      parseBatch,
-    )
-    .option('--requests-per-minute <n>', 'requests a minute', orNone(parseAmount))
-    .option('--concurrent-requests <n>', 'requests at a time, at each gateway', orNone(parseAmount))
-    .option('--body-mib <n>', 'largest body of a request, in MiB', orNone(parseMib))
-    .option('--tokens-per-minute <n>', 'tokens a minute, of prompts and answers', orNone(parseAmount))
-    .option(
-      '--budget <tokens/window>',
-      'tokens a day, a month, or in all: 100000/day, 5e6/total',
-      orNone(parseBudget),
-    )
-    .option(
-      '--cache-group <name>',
-      'share computed prompts with keys of this group alone; private: with no other key',
-      orNone(parseGroup),
-    );
+    .action(async (id: string, { grace }: { grace: number }) => {
+      const { admin, url } = await openAdmin(context);
+      const made = await admin.rotateKey(id, grace);
+      if (context.json) {
+        context.out(JSON.stringify({ ...made, url }));
+        return;
+      }
+      context.out(made.key);
+      context.note(`the new secret of ${made.id} (${made.name}). It cannot be shown again.`);
+    });
 }
 
-function changesOf(options: SettingOptions): KeyChanges {
-  const { models, providers, ask, requestsPerMinute, concurrentRequests, bodyMib, tokensPerMinute, budget } =
-    options;
-  const { cacheGroup, batch } = options;
-  const named = {
-    models,
-    providers,
-    qos: ask,
-    batch,
-    requests_per_minute: requestsPerMinute,
-    concurrent_requests: concurrentRequests,
-    body_bytes_max: typeof bodyMib === 'number' ? bodyMib * 2 ** 20 : bodyMib,
-    tokens_per_minute: tokensPerMinute,
-    budget,
-    cache_group: cacheGroup,
-  };
-  return Object.fromEntries(
-    Object.entries(named).flatMap(([name, value]) =>
-      value === undefined ? [] : [[name, value === 'none' ? null : value]],
-    ),
-  );
+function registerBlock(keys: Command, context: CliContext): void {
+  for (const [name, blocked, says] of [
+    ['block', true, 'Make a key invalid until it is unblocked, and those that were derived from it'],
+    ['unblock', false, 'Make a key valid again that was blocked'],
+  ] as const)
+    keys
+      .command(`${name} <id>`)
+      .description(says)
+      .addHelpText('after', `\nExamples:\n  $ hpcserve keys ${name} key_0ab…`)
+      .action(async (id: string) => {
+        const { admin } = await openAdmin(context);
+        const key = await admin.blockKey(id, blocked);
+        if (context.json) context.out(JSON.stringify(key));
+        else context.note(`${id} is ${blocked ? 'blocked' : 'valid again'}`);
+      });
 }
 
-function orNone<T>(parse: (text: string) => T): (text: string) => T | 'none' {
-  return (text) => (text === 'none' ? 'none' : parse(text));
+function registerAudit(keys: Command, context: CliContext): void {
+  keys
+    .command('audit')
+    .description('Show what was done with keys at this gateway, by whom and when, the newest first')
+    .option('--limit <n>', 'entries', parseLimit, 50)
+    .addHelpText('after', '\nExamples:\n  $ hpcserve keys audit\n  $ hpcserve keys audit --limit 1000 --json')
+    .action(async ({ limit }: { limit: number }) => {
+      const { admin } = await openAdmin(context);
+      const audit = await admin.audit(limit);
+      if (context.json) {
+        context.out(JSON.stringify({ audit }));
+        return;
+      }
+      const titles = ['TIME (UTC)', 'WHO', 'WHAT', 'KEY', 'HOW'].map((title) => ({ title }));
+      for (const line of formatTable(titles, audit.map(auditCells))) context.out(line);
+    });
 }
 
-function parseBatch(text: string): 'none' {
-  if (text !== 'none') throw new InvalidArgumentError('nothing, or none.');
-  return text;
+function auditCells({ time_ms, actor, action, subject, details }: AuditEntry): string[] {
+  const time = new Date(time_ms).toISOString().slice(0, 19).replace('T', ' ');
+  return [time, actor, action, subject, JSON.stringify(details)];
 }
 
-function parseNames(text: string): string[] {
-  const names = text.split(',').map((name) => name.trim());
-  if (names.includes('')) throw new InvalidArgumentError('names with commas between them, or none.');
-  return names;
-}
-
-function parseAmount(text: string): number {
-  const amount = Number(text);
-  if (!Number.isSafeInteger(amount) || amount < 1) throw new InvalidArgumentError('a whole number, or none.');
-  return amount;
-}
-
-function parseGroup(text: string): string {
-  if (!/^[\w.-]{1,64}$/.test(text))
-    throw new InvalidArgumentError('1 to 64 letters, digits, `_`, `.` or `-`, or none.');
-  return text;
-}
-
-function parseMib(text: string): number {
-  const amount = parseAmount(text);
-  const most = limits.body_bytes / 2 ** 20;
-  if (amount > most) throw new InvalidArgumentError(`a whole number up to ${most}, or none.`);
-  return amount;
-}
-
-function parseBudget(text: string): NonNullable<KeySettings['budget']> {
-  const match = /^([^/]+)\/(day|month|total)$/.exec(text);
-  if (!match)
-    throw new InvalidArgumentError('tokens and a window: 100000/day, 5e6/month, 1e9/total, or none.');
-  return { tokens: parseAmount(match[1]!), window: match[2] as 'day' | 'month' | 'total' };
-}
-
-function describeSettings(settings: KeySettings): string {
-  const { models, providers, qos, requests_per_minute, tokens_per_minute, budget, cache_group } = settings;
-  const { concurrent_requests, body_bytes_max, batch } = settings;
-  return [
-    models && `models ${models.join(',')}`,
-    providers && `providers ${providers.join(',')}`,
-    qos !== undefined && `ask ${qos}`,
-    batch && 'batch',
-    requests_per_minute !== undefined && `${requests_per_minute} requests/min`,
-    concurrent_requests !== undefined && `${concurrent_requests} requests at a time`,
-    body_bytes_max !== undefined && `bodies up to ${body_bytes_max / 2 ** 20} MiB`,
-    tokens_per_minute !== undefined && `${tokens_per_minute} tokens/min`,
-    budget && `${budget.tokens} tokens/${budget.window}`,
-    cache_group !== undefined && `cache ${cache_group}`,
-  ]
-    .filter((word) => typeof word === 'string')
-    .join(', ');
-}
-
-function describeSpending({ settings: { budget }, spent }: KeyFacts): string {
-  return budget && spent ? `${spent[`${budget.window}_tokens`]} tokens` : '';
+function parseLimit(text: string): number {
+  const limit = Number(text);
+  if (Number.isSafeInteger(limit) && limit >= 1 && limit <= 10_000) return limit;
+  throw new InvalidArgumentError('a whole number from 1 to 10000.');
 }

@@ -1,130 +1,141 @@
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { ledgersOf, namedUsage } from '../../control/state/ledgers.ts';
+import { usageText } from '../../ledger/index.ts';
+import { nearest } from '../../spec/nearest.ts';
 import {
-  addUsage,
-  KeyStore,
-  openLedgerReader,
+  groupBySchema,
+  type UsageAnswer,
   type UsageDimension,
+  type UsageQuery,
   type UsageRow,
   usageDimensions,
-} from '../../ledger/index.ts';
-import { listGatewayFolders } from '../../spec/gateway-folders.ts';
-import { gatewayFiles, type StateLayout } from '../../spec/state-layout.ts';
+} from '../../spec/usage.ts';
 import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
-import { parseSeconds } from '../parse-seconds.ts';
+import { parseSince } from '../parse-since.ts';
 import { openSite } from '../site-session.ts';
 
 interface UsageOptions {
-  by: UsageDimension;
+  groupBy: UsageDimension[];
   since?: number;
+  until?: number;
   csv?: true;
+  md?: true;
+  ledger?: string[];
 }
 
-const columns = [
-  'group',
-  'name',
-  'requests',
-  'errors',
-  'prompt_tokens',
-  'completion_tokens',
-  'cached_tokens',
-  'reasoning_tokens',
-  'duration_ms',
-  'first_ms',
-  'last_ms',
-] as const satisfies (keyof NamedRow)[];
-
-/** Sums of a key have its name beside its id. */
-type NamedRow = UsageRow & { name?: string };
-
 export function registerUsage(command: Command, context: CliContext): void {
-  command
+  addTimes(command, context)
     .addOption(
-      new Option('--by <dimension>', 'what to sum by').choices([...usageDimensions]).default('model'),
-    )
-    .option('--since <when>', 'how far back (7d, 24h) or from which day (2026-01-31)', (text) =>
-      parseSince(text, context.now_ms()),
+      new Option('--by, --group-by <dimensions>', 'what to sum by, with commas between')
+        .choices([...usageDimensions])
+        .argParser(parseDimensions)
+        .default(['model'], 'model'),
     )
     .option('--csv', 'comma-separated values on stdout')
+    .option('--md', 'a Markdown table on stdout')
+    .option(
+      '--ledger <files...>',
+      'ledgers to read, of any sites; those of all gateways of the site by default',
+    )
     .addHelpText(
       'after',
       `
 Examples:
   $ hpcserve usage
-  $ hpcserve usage --by key --since 7d
-  $ hpcserve usage --by day --since 2026-01-01 --csv > usage.csv`,
+  $ hpcserve usage --group-by user,model --since 7d
+  $ hpcserve usage --group-by day,account --since 2026-01-01 --until 2026-02-01 --csv > usage.csv
+  $ hpcserve usage --group-by device,tier --md`,
     )
     .action(async (options: UsageOptions) => {
       const { layout } = openSite(context);
-      const usage = await readUsage(layout, options);
-      if (context.json) return context.out(JSON.stringify({ by: options.by, usage }));
-      if (options.csv) {
-        context.out(columns.join(','));
-        for (const row of usage) context.out(columns.map((column) => csvField(row[column])).join(','));
-        return;
-      }
-      if (usage.length === 0) return context.note('no requests in this time');
-      const numbers = ['REQUESTS', 'ERRORS', 'PROMPT TOKENS', 'ANSWER TOKENS', 'TIME'];
-      for (const line of formatTable(
-        [
-          { title: options.by.toUpperCase() },
-          ...numbers.map((title) => ({ title, align: 'right' as const })),
-        ],
-        usage.map((row) => [
-          row.name === undefined ? row.group : `${row.name} (${row.group})`,
-          String(row.requests),
-          String(row.errors),
-          String(row.prompt_tokens),
-          String(row.completion_tokens),
-          formatDuration(row.duration_ms),
-        ]),
-      ))
-        context.out(line);
+      const query = queryOf(options);
+      const usage = await namedUsage(options.ledger ?? ledgersOf(layout), query, layout.keys_folder);
+      printUsage(context, options, query, usage);
     });
 }
 
-/** @throws E_LEDGER_MISSING where no gateway has run yet */
-async function readUsage(layout: StateLayout, { by, since }: UsageOptions): Promise<NamedRow[]> {
-  const ledgers = listGatewayFolders(layout.root)
-    .map(({ folder }) => join(folder, gatewayFiles.ledger))
-    .filter((path) => existsSync(path));
-  // With none, opening the first says so in the words of the registry.
-  if (ledgers.length === 0) ledgers.push(join(layout.gateway_folder, gatewayFiles.ledger));
-  const usage = addUsage(
-    ledgers.map((path) => {
-      const reader = openLedgerReader(path);
-      try {
-        return reader.usage({ by, since_ms: since });
-      } finally {
-        reader.close();
-      }
-    }),
-  );
-  if (by !== 'key') return usage;
-  const names = new Map((await KeyStore.read(layout.keys_folder)).map(({ id, name }) => [id, name]));
-  return usage.map((row) => {
-    const name = names.get(row.group);
-    return name === undefined ? row : { ...row, name };
-  });
+/** `--since` and `--until`. */
+export function addTimes(command: Command, context: CliContext): Command {
+  const parse = (text: string): number => parseSince(text, context.now_ms());
+  return command
+    .option('--since <when>', 'how far back (7d, 24h) or from which day (2026-01-31)', parse)
+    .option('--until <when>', 'up to when, in the same words', parse);
 }
 
-/** RFC 4180, and no cell that a spreadsheet would run as a formula. */
-export function csvField(value: string | number | undefined): string {
-  const text = value === undefined ? '' : String(value);
-  const safe = typeof value === 'string' && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+function queryOf({ groupBy, since, until }: UsageOptions): UsageQuery {
+  return { group_by: groupBy, since_ms: since, until_ms: until };
 }
 
-/** Unix ms of `7d`, `24h` before now, or of a day or time in ISO 8601. */
-export function parseSince(text: string, now_ms: number): number {
-  const date = /^\d{4}-\d{2}-\d{2}/.test(text) ? Date.parse(text) : Number.NaN;
-  if (Number.isFinite(date)) return date;
-  try {
-    return now_ms - parseSeconds(text) * 1000;
-  } catch {
-    throw new InvalidArgumentError('a time span such as 7d or 24h, or a day such as 2026-01-31.');
+function printUsage(
+  context: CliContext,
+  { csv, md }: UsageOptions,
+  { group_by, since_ms, until_ms }: UsageQuery,
+  usage: UsageRow[],
+): void {
+  if (context.json) {
+    const answer: UsageAnswer = { group_by: [...group_by], since_ms, until_ms, usage };
+    context.out(JSON.stringify(answer));
+    return;
   }
+  if (csv || md) {
+    context.write(usageText(usage, group_by, csv ? 'csv' : 'md'));
+    return;
+  }
+  if (usage.length === 0) {
+    context.note('no requests in this time');
+    return;
+  }
+  const numbers = [
+    'REQUESTS',
+    'ERRORS',
+    'PROMPT TOKENS',
+    'ANSWER TOKENS',
+    'TIME',
+    'TTFT',
+    'DEVICE-HOURS',
+    'KWH',
+  ];
+  for (const line of formatTable(
+    [
+      ...group_by.map((name) => ({ title: name.toUpperCase() })),
+      ...numbers.map((title) => ({ title, align: 'right' as const })),
+    ],
+    usage.map((row) => [...group_by.map((name) => groupText(row, name)), ...numbersOf(row)]),
+  ))
+    context.out(line);
+  if (usage.some(({ energy_estimated_j }) => energy_estimated_j > 0))
+    context.note('~ energy is an estimate, as far as nobody measured it: the catalog’s power × time');
+}
+
+function groupText({ group, key_name }: UsageRow, name: UsageDimension): string {
+  const value = group[name] ?? '-';
+  return name === 'key' && key_name !== undefined ? `${key_name} (${value})` : value;
+}
+
+function numbersOf(row: UsageRow): string[] {
+  const kwh = row.energy_j / 3.6e6;
+  return [
+    String(row.requests),
+    String(row.errors),
+    String(row.prompt_tokens),
+    String(row.completion_tokens),
+    formatDuration(row.duration_ms),
+    row.ttft_requests > 0 ? `${Math.round(row.ttft_ms / row.ttft_requests)} ms` : '-',
+    (row.device_s / 3600).toFixed(2),
+    row.energy_j === 0 ? '-' : `${row.energy_estimated_j > 0 ? '~' : ''}${kwh.toPrecision(3)}`,
+  ];
+}
+
+function parseDimensions(text: string): UsageDimension[] {
+  const names = text.split(',').map((name) => name.trim());
+  const parsed = groupBySchema.safeParse(names);
+  if (parsed.success) return parsed.data;
+  const unknown = names.find((name) => !(usageDimensions as readonly string[]).includes(name));
+  if (unknown === undefined) throw new InvalidArgumentError(parsed.error.issues[0]!.message);
+  const close = nearest(unknown, usageDimensions);
+  throw new InvalidArgumentError(
+    `${JSON.stringify(unknown.slice(0, 40))} is none of ${usageDimensions.join(', ')}${close ? `; did you mean ${close}?` : ''}`,
+  );
 }

@@ -1,5 +1,6 @@
 /** Requests to a gateway: its administration (with the admin token) and its public API (with a key). */
 import { z } from 'zod';
+import { type AuditEntry, auditAnswerSchema } from '../../spec/audit.ts';
 import { deviceReportSchema } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type ErrorCode, errorRegistry } from '../../spec/errors/registry.ts';
@@ -12,9 +13,20 @@ const keySchema = z.object({
   name: z.string(),
   created_at_ms: z.number(),
   revoked_at_ms: z.number().optional(),
+  blocked_at_ms: z.number().optional(),
+  parent_id: z.string().optional(),
   settings: keySettingsSchema.default({}),
   /** What it has used of its limits, over all gateways; absent where it has none. */
-  spent: z.object({ day_tokens: z.number(), month_tokens: z.number(), total_tokens: z.number() }).optional(),
+  spent: z
+    .object({
+      day_tokens: z.number(),
+      month_tokens: z.number(),
+      total_tokens: z.number(),
+      day_device_s: z.number().default(0),
+      month_device_s: z.number().default(0),
+      total_device_s: z.number().default(0),
+    })
+    .optional(),
 });
 export type KeyFacts = z.infer<typeof keySchema>;
 const createdKeySchema = keySchema.extend({ key: z.string() });
@@ -99,6 +111,22 @@ export class GatewayAdmin {
 
   async revokeKey(id: string): Promise<void> {
     await this.#ask('DELETE', `/hpcserve/v1/keys/${encodeURIComponent(id)}`, z.unknown());
+  }
+
+  /** Gives a key another secret, which is given this once; the old one stays valid for `grace_s`. */
+  async rotateKey(id: string, grace_s: number): Promise<z.infer<typeof createdKeySchema>> {
+    const path = `/hpcserve/v1/keys/${encodeURIComponent(id)}/rotate`;
+    return this.#ask('POST', path, createdKeySchema, { grace_s });
+  }
+
+  async blockKey(id: string, blocked: boolean): Promise<KeyFacts> {
+    const path = `/hpcserve/v1/keys/${encodeURIComponent(id)}/${blocked ? 'block' : 'unblock'}`;
+    return this.#ask('POST', path, keySchema, {});
+  }
+
+  /** What was done with keys at this gateway, the newest first. */
+  async audit(limit: number): Promise<AuditEntry[]> {
+    return (await this.#ask('GET', `/hpcserve/v1/audit?limit=${limit}`, auditAnswerSchema)).audit;
   }
 
   /** A pipeline becomes another one; returns when it has. @param session_id of its coordinator */

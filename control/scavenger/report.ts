@@ -1,10 +1,8 @@
 /** What was gained from idle nodes: device-time from the history of runs, tokens from the ledgers. */
 import { existsSync } from 'node:fs';
-import { join } from 'node:path';
-import { addUsage, openLedgerReader } from '../../ledger/index.ts';
 import { survival, survivalOf } from '../../solver/scavenging/preemption-history.ts';
-import { listGatewayFolders } from '../../spec/gateway-folders.ts';
-import { gatewayFiles, type StateLayout } from '../../spec/state-layout.ts';
+import type { StateLayout } from '../../spec/state-layout.ts';
+import { ledgersOf, sumUsage } from '../state/ledgers.ts';
 import { preemptionsByKind, readHistory, type ScavengerRun } from './history.ts';
 
 const hour_s = 3600;
@@ -117,16 +115,7 @@ function sumOf(
 }
 
 function tokensByJob(layout: StateLayout, since_ms: number): Map<string, JobTokens> {
-  const usage = listGatewayFolders(layout.root)
-    .map(({ folder }) => join(folder, gatewayFiles.ledger))
-    .filter((path) => existsSync(path))
-    .map((path) => {
-      const reader = openLedgerReader(path);
-      try {
-        return reader.usage({ by: 'job', since_ms });
-      } finally {
-        reader.close();
-      }
-    });
-  return new Map(addUsage(usage).map((row) => [row.group, row]));
+  const ledgers = ledgersOf(layout).filter((path) => existsSync(path));
+  const usage = sumUsage(ledgers, { group_by: ['job'], since_ms });
+  return new Map(usage.map((row) => [row.group.job!, row]));
 }

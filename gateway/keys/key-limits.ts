@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
-import { type ApiKey, dayOf, type Ledger } from '../../ledger/index.ts';
+import { type ApiKey, dayOf, type Ledger, limitsKeyOf } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
@@ -64,7 +64,7 @@ export class KeyLimits {
 
   /** Tells the others what the ledger knows of these keys, and learns the same of them. */
   async start(keys: readonly ApiKey[]): Promise<void> {
-    for (const key of keys) if (isLimited(key)) this.#of(key.id);
+    for (const key of keys) if (isLimited(key)) this.#of(limitsKeyOf(key));
     this.#dirty = this.#own.size > 0;
     await this.exchange();
     this.#timer = setInterval(() => void this.exchange(), this.#options.exchange_ms ?? 1000).unref();
@@ -78,19 +78,20 @@ export class KeyLimits {
   admit(key: ApiKey): Reservation | undefined {
     if (!isLimited(key)) {
       // Without limits nothing is counted: should it be given some again, the ledger knows.
-      if (this.#own.size > 0) this.#own.delete(key.id);
+      if (this.#own.size > 0) this.#own.delete(limitsKeyOf(key));
       return undefined;
     }
+    const key_id = limitsKeyOf(key);
     const now_ms = this.#now_ms();
-    const own = spentAt(this.#of(key.id), now_ms);
-    const all = this.#all(key.id, own, now_ms);
+    const own = spentAt(this.#of(key_id), now_ms);
+    const all = this.#all(key_id, own, now_ms);
     this.#requireRate(key, all, now_ms);
     this.#requireTokens(key, all, now_ms);
     own.requests++;
-    this.#own.set(key.id, own);
-    this.#running.set(key.id, (this.#running.get(key.id) ?? 0) + 1);
+    this.#own.set(key_id, own);
+    this.#running.set(key_id, (this.#running.get(key_id) ?? 0) + 1);
     this.#dirty = true;
-    return { key_id: key.id, tokens: 0, settled: false };
+    return { key_id, tokens: 0, settled: false };
   }
 
   /**
@@ -101,15 +102,20 @@ export class KeyLimits {
    */
   reserve(key: ApiKey, reservation: Reservation, tokens: number): void {
     const now_ms = this.#now_ms();
-    this.#requireTokens(key, this.#all(key.id, spentAt(this.#of(key.id), now_ms), now_ms), now_ms);
+    const { key_id } = reservation;
+    this.#requireTokens(key, this.#all(key_id, spentAt(this.#of(key_id), now_ms), now_ms), now_ms);
     reservation.tokens = tokens;
-    this.#reserved.set(key.id, (this.#reserved.get(key.id) ?? 0) + tokens);
+    this.#reserved.set(key_id, (this.#reserved.get(key_id) ?? 0) + tokens);
   }
 
   /** The answer is known: what it used counts instead of what was held for it. */
   settle(
     reservation: Reservation | undefined,
-    used: { prompt_tokens?: number | undefined; completion_tokens?: number | undefined },
+    used: {
+      prompt_tokens?: number | undefined;
+      completion_tokens?: number | undefined;
+      device_s?: number | undefined;
+    },
   ): void {
     if (!reservation || reservation.settled) return;
     reservation.settled = true;
@@ -126,6 +132,10 @@ export class KeyLimits {
     spent.day_tokens += more;
     spent.month_tokens += more;
     spent.total_tokens += more;
+    const { device_s = 0 } = used;
+    spent.day_device_s += device_s;
+    spent.month_device_s += device_s;
+    spent.total_device_s += device_s;
     this.#own.set(key_id, spent);
     this.#dirty = true;
   }
@@ -134,7 +144,8 @@ export class KeyLimits {
   spent(key: ApiKey): Spent | undefined {
     if (!isLimited(key)) return undefined;
     const now_ms = this.#now_ms();
-    return sumSpent([spentAt(this.#of(key.id), now_ms), ...this.#ofOthers(key.id)], now_ms);
+    const key_id = limitsKeyOf(key);
+    return sumSpent([spentAt(this.#of(key_id), now_ms), ...this.#ofOthers(key_id)], now_ms);
   }
 
   /** What is left of a key's limits by the minute, in OpenAI's header fields. */
@@ -175,9 +186,13 @@ export class KeyLimits {
     return others.length === 0 ? own : sumSpent([own, ...others], now_ms);
   }
 
-  #requireRate({ id, name, settings }: ApiKey, { requests, previous_requests }: Spent, now_ms: number): void {
+  #requireRate(
+    { name, settings, ...key }: ApiKey,
+    { requests, previous_requests }: Spent,
+    now_ms: number,
+  ): void {
     const { requests_per_minute, concurrent_requests } = settings;
-    const running = this.#running.get(id) ?? 0;
+    const running = this.#running.get(limitsKeyOf(key)) ?? 0;
     if (concurrent_requests !== undefined && running >= concurrent_requests)
       throw new HpcserveError('E_KEY_RATE', {
         what: `the key ${name} may be used for ${concurrent_requests} requests at a time, and as many are being answered`,
@@ -193,12 +208,25 @@ export class KeyLimits {
       });
   }
 
-  #requireTokens({ id, name, settings }: ApiKey, all: Spent, now_ms: number): void {
+  #requireTokens({ name, settings, ...key }: ApiKey, all: Spent, now_ms: number): void {
     const { tokens_per_minute, budget } = settings;
-    const held = this.#reserved.get(id) ?? 0;
+    const held = this.#reserved.get(limitsKeyOf(key)) ?? 0;
     if (budget) {
       const used = all[`${budget.window}_tokens`];
-      if (used + held >= budget.tokens) throw budgetError(name, used, held, budget, now_ms);
+      const device_s = all[`${budget.window}_device_s`];
+      if (budget.tokens !== undefined && used + held >= budget.tokens) {
+        const running = held > 0 ? `, and ${Math.ceil(held)} are held for requests that run` : '';
+        throw budgetError(
+          name,
+          `${used} of ${budget.tokens} tokens were used${running}`,
+          budget.window,
+          now_ms,
+        );
+      }
+      if (budget.device_s !== undefined && device_s >= budget.device_s) {
+        const because = `${device_s.toFixed(1)} of ${budget.device_s} device-seconds were used`;
+        throw budgetError(name, because, budget.window, now_ms);
+      }
     }
     if (tokens_per_minute !== undefined) {
       const { tokens, previous_tokens } = all;
@@ -218,7 +246,8 @@ export class KeyLimits {
     if (!spent) {
       const now_ms = this.#now_ms();
       const day = dayOf(now_ms);
-      const since = (first: number): number => this.#options.ledger.spentSince(key_id, first).tokens;
+      const since = (first: number) => this.#options.ledger.spentSince(key_id, first);
+      const [today, month, ever] = [since(day), since(monthBegin(day)), since(0)];
       spent = {
         minute: minuteOf(now_ms),
         requests: 0,
@@ -226,9 +255,12 @@ export class KeyLimits {
         previous_requests: 0,
         previous_tokens: 0,
         day,
-        day_tokens: since(day),
-        month_tokens: since(monthBegin(day)),
-        total_tokens: since(0),
+        day_tokens: today.tokens,
+        month_tokens: month.tokens,
+        total_tokens: ever.tokens,
+        day_device_s: today.device_s,
+        month_device_s: month.device_s,
+        total_device_s: ever.device_s,
       };
       this.#own.set(key_id, spent);
     }
@@ -290,17 +322,15 @@ function isLimited({ settings }: ApiKey): boolean {
 
 function budgetError(
   name: string,
-  used: number,
-  held: number,
-  { tokens, window }: NonNullable<ApiKey['settings']['budget']>,
+  because: string,
+  window: 'day' | 'month' | 'total',
   now_ms: number,
 ): HpcserveError {
-  const running = held > 0 ? `, and ${Math.ceil(held)} are held for requests that run` : '';
   const period = window === 'total' ? '' : window === 'day' ? ' of this day (UTC)' : ' of this month (UTC)';
   const end_s = windowEnd_s(window, now_ms);
   return new HpcserveError('E_KEY_BUDGET', {
     what: `the budget${period} of the key ${name} is used up`,
-    because: `${used} of ${tokens} tokens were used${running}`,
+    because,
     details: end_s === undefined ? {} : { retry_after_s: end_s },
   });
 }

@@ -37,7 +37,8 @@ export class RouteFilters {
       const asked = providers === undefined ? [] : this.#asked(String(providers));
       return this.#find(settings, qos, asked);
     }
-    if (!settings.providers && settings.qos === undefined && !settings.batch) return undefined;
+    if (!settings.providers && settings.qos === undefined && !settings.batch && !settings.tiers)
+      return undefined;
     let filter = this.#ofKeys.get(settings);
     if (!filter) {
       filter = this.#find(settings, undefined, []);
@@ -52,18 +53,19 @@ export class RouteFilters {
   }
 
   #find(
-    { providers, qos: usual, batch }: KeySettings,
+    { providers, qos: usual, batch, tiers }: KeySettings,
     qos: IncomingHttpHeaders[string],
     asked: readonly string[],
   ): RouteFilter {
     const trusted = providers && trustedKeys(providers);
-    const words = JSON.stringify([trusted, usual, batch, asked, qos]);
+    const words = JSON.stringify([trusted, usual, batch, asked, qos, tiers]);
     let filter = this.#filters.get(words);
     if (!filter) {
       const said = { ...parseQos(usual ?? ''), ...parseQos(String(qos ?? '')) };
       filter = {
         providers: [trusted ?? [], asked].filter((list) => list.length > 0),
         qos: batch ? { ...batchQos, ...said } : said,
+        tiers,
         can_wait: batch === true && said.tier === undefined,
       };
       if (this.#filters.size >= filters_max) this.#filters.clear();

@@ -16,6 +16,10 @@ const spentSchema = z.object({
   day_tokens: count,
   month_tokens: count,
   total_tokens: count,
+  /** Devices × seconds, likewise. */
+  day_device_s: count.default(0),
+  month_device_s: count.default(0),
+  total_device_s: count.default(0),
 });
 export type Spent = z.infer<typeof spentSchema>;
 
@@ -51,7 +55,8 @@ export function spentAt(spent: Spent, now_ms: number): Spent {
   }
   if (day > now.day) {
     const sameMonth = monthBegin(day) === monthBegin(now.day);
-    now = { ...now, day, day_tokens: 0, month_tokens: sameMonth ? now.month_tokens : 0 };
+    now = { ...now, day, day_tokens: 0, day_device_s: 0 };
+    if (!sameMonth) now = { ...now, month_tokens: 0, month_device_s: 0 };
   }
   return now;
 }
@@ -74,6 +79,9 @@ const summed = [
   'day_tokens',
   'month_tokens',
   'total_tokens',
+  'day_device_s',
+  'month_device_s',
+  'total_device_s',
 ] as const;
 
 const emptySpent: Spent = {
@@ -86,6 +94,9 @@ const emptySpent: Spent = {
   day_tokens: 0,
   month_tokens: 0,
   total_tokens: 0,
+  day_device_s: 0,
+  month_device_s: 0,
+  total_device_s: 0,
 };
 
 /**

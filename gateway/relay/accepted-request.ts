@@ -21,6 +21,8 @@ export interface AcceptedRequest {
   reservation: Reservation | undefined;
   /** Tokens that its prompt may have, by its bytes and the model's context: what counts where no replica said. */
   prompt_tokens_max: number;
+  /** Its client wants nothing kept of it but what it adds to sums. */
+  counts_only: boolean;
   /** Gives back what its body holds of the gateway's memory. */
   release(): void;
   /** Unix ms, and on the monotonic clock. */

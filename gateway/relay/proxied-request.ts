@@ -62,6 +62,10 @@ export class ProxiedRequest {
   #continuations: Continuations | undefined;
   /** The model it counts for as demand. */
   #demanded: string | undefined;
+  /** Ends the use of the devices of whom was asked last. */
+  #endUse: (() => number) | undefined;
+  #device_s = 0;
+  #energy_j: number | undefined;
   /** Others were asked to give way to it: once is enough. */
   #askedForRoom = false;
   /** While nobody goes on with the stream. */
@@ -102,6 +106,8 @@ export class ProxiedRequest {
       this.#demand(replica.served.name);
     }
     this.#search.ask(replica);
+    this.#charge();
+    if (this.#of.endpoint.computes) this.#endUse = replica.session.deviceTime.begin();
     const task = {
       of: this.#of,
       replica,
@@ -456,6 +462,7 @@ export class ProxiedRequest {
   #decide(outcome: Outcome, send: () => void): void {
     if (this.#decided) return;
     this.#decided = true;
+    this.#charge();
     this.#search.end();
     clearInterval(this.#comments);
     this.#client.endStall();
@@ -483,6 +490,16 @@ export class ProxiedRequest {
     });
   }
 
+  /** Adds what the last replica's devices did for the request. */
+  #charge(): void {
+    const share_s = this.#endUse?.();
+    if (share_s === undefined) return;
+    this.#endUse = undefined;
+    const { facts, rated_w } = this.#attempt!.replica.session;
+    this.#device_s += share_s * (facts.device_count ?? 1);
+    if (rated_w !== undefined) this.#energy_j = (this.#energy_j ?? 0) + share_s * rated_w;
+  }
+
   /** Of an answer that its client does not wait for: it costs what it has cost, as far as that is known. */
   #usedSoFar({ served }: Replica<SessionLink>): TokenUsage {
     const prompt_tokens = Math.min(this.#of.prompt_tokens_max, served.context_tokens);
@@ -501,15 +518,20 @@ export class ProxiedRequest {
   }
 
   #record(outcome: Outcome): RequestRecord {
-    const { request_id, time_ms, began_ms, key, endpoint, parsed } = this.#of;
+    const { request_id, time_ms, began_ms, key, endpoint, parsed, counts_only } = this.#of;
+    const { user = key.name, project, usage } = key.settings;
     const replica = this.#attempt?.replica;
     return {
       request_id,
       time_ms,
       key_id: key.id,
+      limits_key_id: key.parent_id,
+      user,
+      project,
       endpoint: endpoint.path,
       model: replica ? parsed.model : printableName(parsed.model),
       served_model: replica?.served.name,
+      precision: replica?.served.precision,
       session: replica?.session.facts,
       status: outcome.status,
       stream: parsed.stream,
@@ -521,7 +543,11 @@ export class ProxiedRequest {
       ttft_ms: this.#client.ttft_ms,
       duration_ms: performance.now() - began_ms,
       finish_reason: outcome.finish_reason,
+      device_s: this.#attempt && this.#device_s,
+      energy_j: this.#energy_j,
+      energy_estimated: this.#energy_j !== undefined,
       error_code: outcome.error_code,
+      counts_only: usage === 'counts' || counts_only,
     };
   }
 }

@@ -64,7 +64,7 @@ export class Replica<T> implements Candidate {
       [headers.session, session_id],
       [headers.precision, served.precision],
       [headers.model, this.modelField],
-      [headers.device, describeDevices(devices)],
+      [headers.device, deviceWords(devices)],
       [headers.provider, provider],
       [headers.provider_key, provenProviderOf(record, Date.now()) ?? 'unproven'],
       [headers.site, site],
@@ -115,7 +115,7 @@ export class Replica<T> implements Candidate {
 }
 
 /** `4x A100-40GB`, `GH200 (emulated)`; what stands in for a device is said. */
-function describeDevices(devices: readonly DeviceDescription[]): string {
+export function deviceWords(devices: readonly DeviceDescription[]): string {
   const counts = new Map<string, number>();
   for (const { model, emulated } of devices) {
     const words = emulated ? `${model} (emulated)` : model;

@@ -22,6 +22,8 @@ export interface RouteFilter {
   /** Fingerprints of trusted providers; each list must have the replica's, and no list is no condition. */
   providers: readonly (readonly string[])[];
   qos: Qos;
+  /** Tiers that the key may use; absent: all. */
+  tiers?: readonly FilteredFacts['tier'][] | undefined;
   /** Nobody asked for the tier: the request is one that waits until idle nodes have a replica. */
   can_wait?: boolean;
 }
@@ -56,11 +58,16 @@ export function parseProviders(text: string): string[] {
 }
 
 /** Undefined where the replica may answer, else the first term that forbids it. */
-export function exclusion(facts: FilteredFacts, { providers, qos }: RouteFilter): Exclusion | undefined {
+export function exclusion(
+  facts: FilteredFacts,
+  { providers, qos, tiers }: RouteFilter,
+): Exclusion | undefined {
   const { provider, provider_id } = facts;
   if (!providers.every((list) => provider_id !== undefined && list.includes(provider_id)))
     return { term: 'providers', is: `provider ${describeProvider(provider, provider_id)}` };
-  if (qos.tier !== undefined && qos.tier !== facts.tier) return { term: 'tier', is: `tier ${facts.tier}` };
+  const mayUse = tiers === undefined || tiers.includes(facts.tier);
+  if (!mayUse || (qos.tier !== undefined && qos.tier !== facts.tier))
+    return { term: 'tier', is: `tier ${facts.tier}` };
   if (qos.regions && !qos.regions.some((name) => isRegion(name, facts)))
     return { term: 'region', is: `site ${facts.site}${facts.region ? ` in region ${facts.region}` : ''}` };
   if (qos.devices && !areDevices(qos.devices, facts.devices)) {

@@ -221,6 +221,13 @@ export const gatewayErrors = defineErrors({
     http_status: 403,
     exit_code: 12,
   },
+  E_KEY_SCOPE: {
+    cause:
+      'With an API key it was asked for another key that may do more, or for a change of what it may do itself.',
+    fix: 'ask for what only narrows (models, providers, tiers, expiry), or ask the operator of the gateway',
+    http_status: 403,
+    exit_code: 12,
+  },
   E_KEY_PROVIDERS: {
     cause:
       'An API key from before providers had keys trusts names alone, which any member of the mesh can bear.',
@@ -236,7 +243,7 @@ export const gatewayErrors = defineErrors({
     exit_code: 7,
   },
   E_KEY_BUDGET: {
-    cause: 'The tokens that an API key may use are used up, over all gateways of the site.',
+    cause: 'The tokens or device-seconds that an API key may use are used up, over all gateways of the site.',
     fix: 'wait for the next day or month where the budget is for one, or ask the operator of the gateway for more',
     http_status: 429,
     exit_code: 7,
@@ -255,7 +262,7 @@ export const gatewayErrors = defineErrors({
   },
   E_LEDGER_WRITE: {
     cause:
-      'The ledger cannot be written (disk full, quota, I/O error), so no request is answered unrecorded.',
+      'The ledger cannot be written (disk full, quota, I/O error), and as many records as may wait in memory do: no request is answered unrecorded.',
     fix: 'free space or quota in the gateway folder; the gateway goes on by itself once it can write',
     http_status: 503,
     exit_code: 12,

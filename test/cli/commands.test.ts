@@ -286,9 +286,9 @@ describe('completion', () => {
 
   it('offers commands, options, choices and sites', async () => {
     expect(await words('st')).toEqual(['status', 'stop']);
-    expect(await words('keys', '')).toEqual(['create', 'list', 'revoke', 'set']);
+    expect(await words('keys', 'r')).toEqual(['revoke', 'rotate']);
     expect(await words('deploy', '--st')).toEqual(['--state-dir', '--stop-first']);
-    expect(await words('usage', '--by', '')).toEqual(['day', 'deployment', 'job', 'key', 'model']);
+    expect(await words('usage', '--by', 'd')).toEqual(['day', 'deployment', 'device']);
     expect(await words('status', '--site', 'lo')).toEqual(['local']);
     expect(await words('completion', '')).toEqual(['bash', 'fish', 'zsh']);
   });

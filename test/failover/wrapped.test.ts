@@ -5,7 +5,7 @@
 import type { ServerResponse } from 'node:http';
 import OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { UsageRow } from '../../ledger/index.ts';
+import type { UsageRow } from '../../spec/usage.ts';
 import type { TestSession } from '../gateway/support.ts';
 import {
   type Answer,
@@ -107,9 +107,9 @@ const breakAfter =
     sent >= words ? last : undefined;
 
 async function usage(): Promise<UsageRow> {
-  const answer = await stage.admin('/hpcserve/v1/usage?by=key');
+  const answer = await stage.admin('/hpcserve/v1/usage?group_by=key');
   const { usage: rows } = (await answer.json()) as { usage: UsageRow[] };
-  return rows.find(({ group }) => group === stage.key_id)!;
+  return rows.find(({ group }) => group.key === stage.key_id)!;
 }
 
 /** The events of a raw answer, parsed, the ending apart. */

@@ -1,10 +1,11 @@
 import { expect, it } from 'vitest';
-import { csvField, parseSince } from '../../../cli/commands/usage.ts';
 import type { CliContext } from '../../../cli/context.ts';
 import { formatBytes, formatDuration } from '../../../cli/format/quantities.ts';
 import { printable, wantsColour } from '../../../cli/format/style.ts';
 import { formatTable } from '../../../cli/format/table.ts';
+import { parseSince } from '../../../cli/parse-since.ts';
 import { TerminalView } from '../../../cli/progress/terminal-view.ts';
+import { csvField, markdownField } from '../../../ledger/usage-text.ts';
 
 it('writes numbers as people read them', () => {
   expect([0, 999, 1024, 1536, 637 * 1024 ** 2, 1000 * 1024 ** 2].map(formatBytes)).toEqual([
@@ -59,6 +60,7 @@ it('obeys NO_COLOR over everything', () => {
 });
 
 it('writes CSV that neither breaks nor runs', () => {
+  expect(markdownField('a|<b>\n`c`')).toBe('a&#124;&#60;b&#62; &#96;c&#96;');
   expect([csvField('a,"b"'), csvField('=1+1'), csvField(-5), csvField(undefined)]).toEqual([
     '"a,""b"""',
     "'=1+1",

@@ -19,6 +19,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { gatewayFolderOf } from '../../../spec/gateway-folders.ts';
 import type { KeySettings } from '../../../spec/key-settings.ts';
 
+const noDevices = { day_device_s: 0, month_device_s: 0, total_device_s: 0 };
 let root: string;
 let now_ms: number;
 const open: KeyLimits[] = [];
@@ -41,6 +42,7 @@ async function gateway(number: number, recorded: Partial<Record<number, number>>
     ledger: {
       spentSince: (_key, day) => ({
         requests: 0,
+        device_s: 0,
         tokens: Object.entries(recorded)
           .filter(([on]) => Number(on) >= day)
           .reduce((sum, [, tokens]) => sum + tokens!, 0),
@@ -208,6 +210,7 @@ describe('counts of a minute', () => {
             day_tokens: 0,
             month_tokens: 0,
             total_tokens: 0,
+            ...noDevices,
           };
           const at = (time_ms: number): number => {
             const { requests, previous_requests } = spentAt(spent, time_ms);
@@ -233,6 +236,7 @@ describe('counts of a minute', () => {
       day_tokens: 70,
       month_tokens: 70,
       total_tokens: 70,
+      ...noDevices,
     };
     const sum = sumSpent([one, { ...one, minute: 11 }, { ...one, minute: 8 }], 11 * 60_000 + 5);
     expect(sum).toMatchObject({ minute: 11, requests: 5, previous_requests: 7, total_tokens: 210 });

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { request as httpRequest, type ServerResponse } from 'node:http';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import type { UsageRow } from '../../../ledger/index.ts';
+import type { UsageRow } from '../../../spec/usage.ts';
 import {
   chatAnswer,
   chunkEvent,
@@ -27,10 +27,10 @@ async function models(): Promise<string[]> {
 }
 
 async function usage(): Promise<UsageRow> {
-  const answer = await shared.stage.admin('/hpcserve/v1/usage?by=key');
+  const answer = await shared.stage.admin('/hpcserve/v1/usage?group_by=key');
   const { usage: rows } = (await answer.json()) as { usage: UsageRow[] };
   return (
-    rows.find(({ group }) => group === shared.stage.key_id) ??
+    rows.find(({ group }) => group.key === shared.stage.key_id) ??
     ({
       requests: 0,
       prompt_tokens: 0,

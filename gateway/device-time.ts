@@ -1,0 +1,35 @@
+/**
+ * Divides the time of a session's devices among the requests that it has: at each moment an equal share each, so that
+ * the shares of all add up to the time in which there was one at least. It counts this gateway's requests alone.
+ *
+ * A clock runs at 1/n while n requests are there; what one has used is how far the clock came meanwhile. So beginning
+ * and ending cost the same, however many there are.
+ */
+export class DeviceTime {
+  readonly #now_ms: () => number;
+  #requests = 0;
+  #clock_ms = 0;
+  #at_ms = 0;
+
+  constructor(now_ms: () => number = () => performance.now()) {
+    this.#now_ms = now_ms;
+  }
+
+  /** @returns ends the request's use, and tells its share, s; to be called once */
+  begin(): () => number {
+    this.#turn();
+    this.#requests++;
+    const began_ms = this.#clock_ms;
+    return () => {
+      this.#turn();
+      this.#requests--;
+      return (this.#clock_ms - began_ms) / 1000;
+    };
+  }
+
+  #turn(): void {
+    const now_ms = this.#now_ms();
+    if (this.#requests > 0) this.#clock_ms += (now_ms - this.#at_ms) / this.#requests;
+    this.#at_ms = now_ms;
+  }
+}

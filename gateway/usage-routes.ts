@@ -1,0 +1,104 @@
+/** Who used what: of everybody for the operator, of herself for a user, of one's devices for a provider. */
+import type { FastifyInstance } from 'fastify';
+import { z } from 'zod';
+import { type KeyStore, type Ledger, usageText } from '../ledger/index.ts';
+import { HpcserveError } from '../spec/errors/error.ts';
+import { printableName } from '../spec/printable-name.ts';
+import {
+  groupBySchema,
+  type UsageAnswer,
+  type UsageQuery,
+  usageDimensions,
+  usageFilterNames,
+  usageFilterSchema,
+  usageFormats,
+} from '../spec/usage.ts';
+import { type Caller, callerOf, ownKeys } from './caller.ts';
+import { parseWith } from './parse-with.ts';
+
+export interface UsageServices {
+  ledger: Ledger;
+  keys: KeyStore;
+  admin_token: string;
+}
+
+/** `a,b` */
+const list = z.string().transform((text) => text.split(',').map((name) => name.trim()));
+/** Unix ms, or a day or time in ISO 8601. */
+const time = z.string().transform((text, context) => {
+  const time_ms = /^\d{1,16}$/.test(text)
+    ? Number(text)
+    : /^\d{4}-\d{2}-\d{2}/.test(text)
+      ? Date.parse(text)
+      : Number.NaN;
+  if (Number.isFinite(time_ms)) return time_ms;
+  context.addIssue({ code: 'custom', message: 'Unix ms, or a day or time in ISO 8601 (2026-01-31)' });
+  return z.NEVER;
+});
+/** `model=a`, or several times. */
+const values = z.union([z.string(), z.array(z.string())]).transform((value) => [value].flat());
+const parameters = z.strictObject({
+  group_by: list.pipe(groupBySchema),
+  since: time.optional(),
+  until: time.optional(),
+  format: z.enum(usageFormats).default('json'),
+  /** Of a provider's key: what was computed on its devices, or by its own keys. */
+  scope: z.enum(['own', 'provided']).optional(),
+  filter: usageFilterSchema,
+});
+
+/** What says who asked; a provider learns how much was computed on its devices, not for whom. */
+const personal: readonly string[] = ['user', 'key', 'project'];
+
+const contentTypes = { csv: 'text/csv; charset=utf-8', md: 'text/markdown; charset=utf-8' } as const;
+
+export function usageRoutes(app: FastifyInstance, services: UsageServices): void {
+  const { ledger, keys } = services;
+  app.get('/hpcserve/v1/usage', async (request, reply) => {
+    const caller = await callerOf(request.raw, services);
+    const asked = parseWith(parameters, withFilter(request.query));
+    const { group_by, since: since_ms, until: until_ms, format, filter } = asked;
+    const only = visibleTo(caller, asked, keys);
+    const names = new Map(keys.list().map(({ id, name }) => [id, name]));
+    const usage = ledger.usage({ group_by, since_ms, until_ms, filter, only }).map((row) => {
+      const key_name = names.get(row.group.key ?? '');
+      return key_name === undefined ? row : { ...row, key_name };
+    });
+    if (format === 'json') return { group_by, since_ms, until_ms, usage } satisfies UsageAnswer;
+    reply.header('content-type', contentTypes[format]);
+    return usageText(usage, group_by, format);
+  });
+  app.get('/hpcserve/v1/usage/dimensions', async (request) => {
+    await callerOf(request.raw, services);
+    return { dimensions: usageDimensions };
+  });
+}
+
+/** A query with those of its parameters that are filters under `filter`. */
+function withFilter(query: unknown): object {
+  const filter: Record<string, unknown> = {};
+  const others: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(query as Record<string, unknown>)) {
+    if ((usageFilterNames as readonly string[]).includes(name)) filter[name] = values.parse(value);
+    else others[name] = value;
+  }
+  return { ...others, filter };
+}
+
+/** @throws E_REQUEST_ADMIN */
+function visibleTo(
+  caller: Caller,
+  { group_by, filter, scope }: Pick<z.output<typeof parameters>, 'group_by' | 'filter' | 'scope'>,
+  keys: KeyStore,
+): UsageQuery['only'] {
+  if (caller.role === 'operator') return undefined;
+  const { role, key } = caller;
+  if (role === 'user' || scope === 'own') return { key_ids: ownKeys(key, keys) };
+  const hidden = [...group_by, ...Object.keys(filter)].find((name) => personal.includes(name));
+  if (hidden !== undefined)
+    throw new HpcserveError('E_REQUEST_ADMIN', {
+      what: `whose requests a provider’s devices computed (${hidden}) is for the operator of the gateway`,
+      because: `the key ${printableName(key.name)} has the role provider`,
+    });
+  return { provider_ids: key.settings.provides ?? [] };
+}

@@ -1,0 +1,194 @@
+import type Database from 'better-sqlite3';
+import { HourSums, summedColumns, wholeUnits } from './hour-sums.ts';
+import type { RequestRecord, SessionFacts } from './record.ts';
+
+/** Series that are remembered. Lower: less memory; higher: fewer are looked up again. */
+const series_max = 20_000;
+
+const insertHourSql = `INSERT INTO hours VALUES (${Array.from({ length: 2 + summedColumns.length + 2 }, () => '?').join()})
+  ON CONFLICT (hour, series_ref) DO UPDATE SET ${summedColumns.map((name) => `${name} = ${name} + excluded.${name}`).join(', ')},
+    first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)`;
+
+/** Writes records into the tables of one ledger; to be called within a transaction, which `flush` completes. */
+export class RequestWriter {
+  readonly #insert: Database.Statement;
+  readonly #insertSession: Database.Statement;
+  readonly #findSeries: Database.Statement;
+  readonly #insertSeries: Database.Statement;
+  readonly #insertHour: Database.Statement;
+  readonly #insertSpent: Database.Statement;
+  readonly #insertTrace: Database.Statement;
+  readonly #hours = new HourSums();
+  /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
+  #sessionRefs = new WeakMap<SessionFacts, number>();
+  readonly #seriesRefs = new Map<string, number>();
+  /** Of the open transaction: forgotten again if it rolls back. */
+  #newSessions: SessionFacts[] = [];
+  #newSeries: string[] = [];
+
+  constructor(db: Database.Database) {
+    this.#insert = db.prepare(
+      `INSERT INTO request_rows (request_id, time_ms, series_ref, asked_model, status, stream, attempts, prompt_tokens,
+        completion_tokens, cached_tokens, reasoning_tokens, ttft_us, duration_us, device_us, energy_mj, energy_estimated,
+        finish_reason, error_code)
+      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    );
+    this.#insertSession = db.prepare(
+      `INSERT INTO sessions (session_id, node, site, engine, deployment, job_id, slurm_account, tier, provider,
+        provider_id, devices, device_count, first_seen_ms)
+      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+      ON CONFLICT (session_id) DO UPDATE SET node = excluded.node, tier = excluded.tier, provider = excluded.provider,
+        provider_id = excluded.provider_id, devices = excluded.devices, device_count = excluded.device_count
+      RETURNING ref`,
+    );
+    const member =
+      'key_id = ? AND user = ? AND project = ? AND endpoint = ? AND model = ? AND served_model = ? AND precision = ? AND session_ref = ?';
+    this.#findSeries = db.prepare(`SELECT ref FROM series WHERE ${member}`).pluck();
+    this.#insertSeries = db.prepare(
+      `INSERT INTO series (key_id, user, project, endpoint, model, served_model, precision, session_ref, limits_key_id)
+      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    );
+    this.#insertHour = db.prepare(insertHourSql);
+    this.#insertSpent = db.prepare(
+      `INSERT INTO spent (key_id, day, requests, tokens, device_us) VALUES (?, ?, ?, ?, ?)
+      ON CONFLICT (key_id, day) DO UPDATE SET requests = requests + excluded.requests,
+        tokens = tokens + excluded.tokens, device_us = device_us + excluded.device_us`,
+    );
+    this.#insertTrace = db.prepare('INSERT INTO traces (sequence, parameters, prefix) VALUES (?, ?, ?)');
+  }
+
+  write(records: Iterable<RequestRecord>): void {
+    const spent = new SpentSums(this.#insertSpent);
+    for (const record of records) {
+      const series_ref = this.#seriesRef(record);
+      const units = wholeUnits(record);
+      this.#hours.add(series_ref, record, units);
+      spent.add(record, units.device_us);
+      if (!record.counts_only) this.#insertRow(record, series_ref, units);
+    }
+    spent.flush();
+    for (const { hour, series_ref, values } of this.#hours.take())
+      this.#insertHour.run(hour, series_ref, ...values);
+  }
+
+  committed(): void {
+    this.#newSessions = [];
+    this.#newSeries = [];
+    if (this.#seriesRefs.size > series_max) this.#seriesRefs.clear();
+  }
+
+  rolledBack(): void {
+    for (const session of this.#newSessions) this.#sessionRefs.delete(session);
+    for (const name of this.#newSeries) this.#seriesRefs.delete(name);
+    this.#hours.take();
+    this.committed();
+  }
+
+  #insertRow(
+    record: RequestRecord,
+    series_ref: number,
+    { ttft_us, duration_us, device_us, energy_mj }: ReturnType<typeof wholeUnits>,
+  ): void {
+    const { lastInsertRowid } = this.#insert.run(
+      record.request_id,
+      record.time_ms,
+      series_ref,
+      record.session === undefined ? record.model : null,
+      record.status,
+      record.stream ? 1 : 0,
+      record.attempts,
+      record.prompt_tokens ?? null,
+      record.completion_tokens ?? null,
+      record.cached_tokens ?? null,
+      record.reasoning_tokens ?? null,
+      ttft_us ?? null,
+      duration_us,
+      record.device_s === undefined ? null : device_us,
+      record.energy_j === undefined ? null : energy_mj,
+      record.energy_estimated ? 1 : 0,
+      record.finish_reason ?? null,
+      record.error_code ?? null,
+    );
+    if (record.trace) this.#insertTrace.run(lastInsertRowid, record.trace.parameters, record.trace.prefix);
+  }
+
+  #seriesRef(record: RequestRecord): number {
+    const { session, key_id, user = '', project = '', endpoint, precision = '', served_model = '' } = record;
+    const session_ref = session === undefined ? 0 : this.#sessionRef(session, record.time_ms);
+    const model = session === undefined ? '' : record.model;
+    const name = `${session_ref}\0${key_id}\0${model}\0${served_model}\0${endpoint}\0${user}\0${project}\0${precision}`;
+    let ref = this.#seriesRefs.get(name);
+    if (ref !== undefined) return ref;
+    const members = [key_id, user, project, endpoint, model, served_model, precision, session_ref];
+    ref = this.#findSeries.get(...members) as number | undefined;
+    ref ??= Number(this.#insertSeries.run(...members, record.limits_key_id ?? null).lastInsertRowid);
+    this.#newSeries.push(name);
+    this.#seriesRefs.set(name, ref);
+    return ref;
+  }
+
+  #sessionRef(session: SessionFacts, time_ms: number): number {
+    let ref = this.#sessionRefs.get(session);
+    if (ref === undefined) {
+      const row = this.#insertSession.get(
+        session.session_id,
+        session.node,
+        session.site,
+        session.engine ?? null,
+        session.deployment ?? null,
+        session.job_id ?? null,
+        session.slurm_account ?? null,
+        session.tier ?? null,
+        session.provider ?? null,
+        session.provider_id ?? null,
+        session.devices ?? null,
+        session.device_count ?? null,
+        time_ms,
+      ) as { ref: number };
+      ref = row.ref;
+      this.#newSessions.push(session);
+      this.#sessionRefs.set(session, ref);
+    }
+    return ref;
+  }
+}
+
+/** Adds up what a commit charges keys: one row for records in a row of one key, and most often that is all of them. */
+class SpentSums {
+  readonly #insert: Database.Statement;
+  #key_id: string | undefined;
+  #day = 0;
+  #requests = 0;
+  #tokens = 0;
+  #device_us = 0;
+
+  constructor(insert: Database.Statement) {
+    this.#insert = insert;
+  }
+
+  add(record: RequestRecord, device_us: number): void {
+    const key_id = record.limits_key_id ?? record.key_id;
+    const day = dayOf(record.time_ms);
+    if (key_id !== this.#key_id || day !== this.#day) {
+      this.flush();
+      this.#key_id = key_id;
+      this.#day = day;
+    }
+    this.#requests++;
+    this.#tokens += (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0);
+    this.#device_us += device_us;
+  }
+
+  flush(): void {
+    if (this.#requests === 0) return;
+    this.#insert.run(this.#key_id, this.#day, this.#requests, this.#tokens, this.#device_us);
+    this.#requests = 0;
+    this.#tokens = 0;
+    this.#device_us = 0;
+  }
+}
+
+/** Days since 1970 in UTC. */
+export function dayOf(time_ms: number): number {
+  return Math.floor(time_ms / 86_400_000);
+}

@@ -1,0 +1,57 @@
+/** Usage as tables of text: for spreadsheets, and for reports. */
+import type { UsageDimension, UsageRow, UsageSums } from '../spec/usage.ts';
+
+const sumColumns = [
+  'requests',
+  'errors',
+  'retries',
+  'prompt_tokens',
+  'completion_tokens',
+  'cached_tokens',
+  'reasoning_tokens',
+  'duration_ms',
+  'ttft_ms',
+  'ttft_requests',
+  'decode_ms',
+  'decode_tokens',
+  'device_s',
+  'energy_j',
+  'energy_estimated_j',
+  'first_ms',
+  'last_ms',
+] as const satisfies (keyof UsageSums)[];
+
+export function usageText(
+  usage: readonly UsageRow[],
+  group_by: readonly UsageDimension[],
+  format: 'csv' | 'md',
+): string {
+  const named = group_by.includes('key');
+  const head = [...group_by, ...(named ? ['key_name'] : []), ...sumColumns];
+  const rows = usage.map((row) => [
+    ...group_by.map((name) => row.group[name]),
+    ...(named ? [row.key_name] : []),
+    ...sumColumns.map((name) => row[name]),
+  ]);
+  const lines =
+    format === 'csv'
+      ? [head, ...rows].map((row) => row.map(csvField).join(','))
+      : [head, head.map(() => '---'), ...rows].map((row) => `| ${row.map(markdownField).join(' | ')} |`);
+  return `${lines.join('\n')}\n`;
+}
+
+/** RFC 4180, and no cell that a spreadsheet would run as a formula. */
+export function csvField(value: string | number | undefined): string {
+  const text = value === undefined ? '' : String(value);
+  const safe = typeof value === 'string' && /^[=+\-@\t\r]/.test(text) && text !== '-' ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+/** One cell: nothing in it ends the cell, or is taken for Markdown or HTML. */
+export function markdownField(value: string | number | undefined): string {
+  const text = value === undefined ? '' : String(value);
+  if (typeof value === 'number' || text === '---') return text;
+  return text
+    .replaceAll(/[\r\n]+/g, ' ')
+    .replaceAll(/[\\|`*_[\]<>&]/g, (sign) => `&#${sign.codePointAt(0)};`);
+}
