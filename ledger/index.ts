@@ -4,5 +4,6 @@ export { type Ledger, openLedger } from './ledger.ts';
 export { openLedgerReader } from './reader.ts';
 export type { RequestRecord, SessionFacts } from './record.ts';
 export { dayOf } from './request-writer.ts';
+export { askSql } from './sql.ts';
 
-export { usageText } from './usage-text.ts';
+export { csvField, usageText } from './usage-text.ts';

@@ -6,7 +6,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import type { UsageQuery, UsageRow } from '../spec/usage.ts';
 import { ledgerError } from './ledger-error.ts';
 import { findDamage, isDamage } from './repair.ts';
-import { requireKnownVersion } from './schema.ts';
+import { migrate, requireKnownVersion, schemaVersion } from './schema.ts';
 import { queryUsage } from './usage.ts';
 
 /** Read-only view of a ledger, also while a gateway writes it. */
@@ -18,36 +18,54 @@ export interface LedgerReader {
 const snapshotTries = 20;
 
 /**
- * Opens a ledger for reading. On a network filesystem a running gateway holds the file exclusively; then a
- * copy that no write crossed is read instead.
+ * Opens a ledger for reading; see `readablePath`.
+ *
+ * Throws E_LEDGER_MISSING, E_LEDGER_VERSION, E_LEDGER_DAMAGED, E_LEDGER_BUSY.
+ */
+export function openLedgerReader(path: string): LedgerReader {
+  const readable = readablePath(path);
+  const db = new Database(readable.path, { readonly: true, fileMustExist: true, timeout: 500 });
+  return {
+    usage: (query) => queryUsage(db, query),
+    close: () => {
+      db.close();
+      readable.close();
+    },
+  };
+}
+
+/**
+ * A file with the ledger's rows that can be read now: the ledger itself, also while a gateway writes it. On a network
+ * filesystem a running gateway holds it exclusively; and one of an earlier version cannot be asked today's questions.
+ * Then it is a copy that no write crossed, brought to the present version, which ends with `close`.
  *
  * Throws E_LEDGER_MISSING, E_LEDGER_VERSION, E_LEDGER_DAMAGED, E_LEDGER_BUSY (no such copy could be made).
  */
-export function openLedgerReader(path: string): LedgerReader {
+export function readablePath(path: string): { path: string; close: () => void } {
   if (!existsSync(path)) {
     throw new HpcserveError('E_LEDGER_MISSING', { what: `there is no ledger at ${path}` });
   }
   try {
-    return openDirectly(path);
+    if (isPresentVersion(path)) return { path, close: () => {} };
   } catch (error) {
-    if (error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY'))
-      return openSnapshot(path);
-    throw ledgerError(error, path);
+    const busy = error instanceof Database.SqliteError && error.code.startsWith('SQLITE_BUSY');
+    if (!busy) throw ledgerError(error, path);
   }
+  return snapshot(path);
 }
 
-function openDirectly(path: string): LedgerReader {
+function isPresentVersion(path: string): boolean {
   const db = new Database(path, { readonly: true, fileMustExist: true, timeout: 500 });
   try {
-    requireKnownVersion(db.pragma('user_version', { simple: true }) as number, path);
-    return readerOf(db, () => {});
-  } catch (error) {
+    const version = db.pragma('user_version', { simple: true }) as number;
+    requireKnownVersion(version, path);
+    return version === schemaVersion;
+  } finally {
     db.close();
-    throw error;
   }
 }
 
-function openSnapshot(path: string): LedgerReader {
+function snapshot(path: string): { path: string; close: () => void } {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-ledger-'));
   const remove = (): void => rmSync(folder, { recursive: true, force: true });
   const copy = join(folder, 'ledger.sqlite');
@@ -56,18 +74,22 @@ function openSnapshot(path: string): LedgerReader {
       const before = fingerprint(path);
       if (before === undefined) continue;
       copyFileSync(path, copy);
+      // What a log holds that was not folded in belongs to it.
+      rmSync(`${copy}-wal`, { force: true });
+      if (existsSync(`${path}-wal`)) copyFileSync(`${path}-wal`, `${copy}-wal`);
       if (fingerprint(path) !== before) continue;
       const db = new Database(copy, { timeout: 500 });
       try {
         // The time of change may be too coarse to show every write; a torn copy would not pass this either.
         if (findDamage(db) === undefined) {
-          requireKnownVersion(db.pragma('user_version', { simple: true }) as number, path);
-          return readerOf(db, remove);
+          migrate(db, path);
+          return { path: copy, close: remove };
         }
       } catch (error) {
         if (!isDamage(error)) throw error;
+      } finally {
+        db.close();
       }
-      db.close();
     }
     throw new HpcserveError('E_LEDGER_BUSY', {
       what: `no copy of the ledger ${path} could be made between two writes`,
@@ -84,16 +106,8 @@ function openSnapshot(path: string): LedgerReader {
 function fingerprint(path: string): string | undefined {
   const journal = statSync(`${path}-journal`, { throwIfNoEntry: false });
   if (journal !== undefined && journal.size > 0) return undefined;
-  const { size, mtimeNs } = statSync(path, { bigint: true });
-  return `${size} ${mtimeNs}`;
-}
-
-function readerOf(db: Database.Database, closed: () => void): LedgerReader {
-  return {
-    usage: (query) => queryUsage(db, query),
-    close: () => {
-      db.close();
-      closed();
-    },
-  };
+  return [path, `${path}-wal`]
+    .map((file) => statSync(file, { bigint: true, throwIfNoEntry: false }))
+    .map((stats) => `${stats?.size} ${stats?.mtimeNs}`)
+    .join();
 }

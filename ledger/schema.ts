@@ -76,7 +76,7 @@ const migrations: readonly string[] = [
   accountingSql,
 ];
 
-const schemaVersion = migrations.length;
+export const schemaVersion = migrations.length;
 
 /**
  * Brings a ledger to a version of the schema, the current one by default, in one transaction; throws E_LEDGER_VERSION

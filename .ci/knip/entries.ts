@@ -20,6 +20,8 @@ export const productionEntries = [
   'agent/memory/peers/peer-thread.ts',
   'agent/pipeline/ring-thread.ts',
   'ledger/checkpoint-worker.ts',
+  // A process, started by path.
+  'ledger/sql-child.ts',
   'native/synth/weight-worker.ts',
 ];
 
@@ -28,6 +30,7 @@ export const benchEntries = [
   'bench/run.ts',
   'bench/calibrate/main.ts',
   'bench/kv-transfer/target.ts',
+  'bench/ledger/writer.ts',
   'bench/soak/attacker.ts',
   'bench/soak/idle-load.ts',
 ];

@@ -1,6 +1,6 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { ledgersOf, namedUsage } from '../../control/state/ledgers.ts';
-import { usageText } from '../../ledger/index.ts';
+import { askSql, csvField, usageText } from '../../ledger/index.ts';
 import { nearest } from '../../spec/nearest.ts';
 import {
   groupBySchema,
@@ -13,6 +13,7 @@ import {
 import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
 import { formatTable } from '../format/table.ts';
+import { parseSeconds } from '../parse-seconds.ts';
 import { parseSince } from '../parse-since.ts';
 import { openSite } from '../site-session.ts';
 
@@ -23,6 +24,11 @@ interface UsageOptions {
   csv?: true;
   md?: true;
   ledger?: string[];
+}
+
+interface SqlCommandOptions extends Pick<UsageOptions, 'csv' | 'ledger'> {
+  timeLimit: number;
+  rows: number;
 }
 
 export function registerUsage(command: Command, context: CliContext): void {
@@ -54,6 +60,51 @@ Examples:
       const usage = await namedUsage(options.ledger ?? ledgersOf(layout), query, layout.keys_folder);
       printUsage(context, options, query, usage);
     });
+  registerSql(command, context);
+}
+
+function registerSql(usage: Command, context: CliContext): void {
+  usage
+    .command('sql <question>')
+    .description('Ask the ledgers in SQL, by the views of docs/usage.md; nothing can be written')
+    .option('--time-limit <time>', 'how long it may take', parseSeconds, 10)
+    .option('--rows <n>', 'rows that are shown', parseRows, 10_000)
+    .addHelpText(
+      'after',
+      `
+With --csv and --ledger as of \`hpcserve usage\`. Views: requests, usage_by_hour, sessions, gaps, audit.
+
+Examples:
+  $ hpcserve usage sql 'SELECT status, count(*) FROM requests GROUP BY 1'
+  $ hpcserve usage sql 'SELECT user, sum(device_s) / 3600 AS hours FROM usage_by_hour GROUP BY 1 ORDER BY 2 DESC'`,
+    )
+    .action(async (question: string, _options: SqlCommandOptions, command: Command) => {
+      const { timeLimit, rows: rows_max, csv, ledger } = command.optsWithGlobals<SqlCommandOptions>();
+      const ledgers = ledger ?? ledgersOf(openSite(context).layout);
+      const { columns, rows, cut } = await askSql(ledgers, question, {
+        limit_ms: 1000 * timeLimit,
+        rows_max,
+      });
+      if (context.json) context.out(JSON.stringify({ columns, rows, cut }));
+      else if (csv)
+        for (const row of [columns, ...rows])
+          context.out(row.map((value) => csvField(value ?? undefined)).join(','));
+      else {
+        const texts = rows.map((row) => row.map((value) => (value === null ? '-' : String(value))));
+        for (const line of formatTable(
+          columns.map((title) => ({ title })),
+          texts,
+        ))
+          context.out(line);
+      }
+      if (cut) context.note(`there are more than ${rows_max} rows; --rows shows more`);
+    });
+}
+
+function parseRows(text: string): number {
+  const rows = Number(text);
+  if (Number.isSafeInteger(rows) && rows >= 1) return rows;
+  throw new InvalidArgumentError('a whole number of at least 1.');
 }
 
 /** `--since` and `--until`. */

@@ -279,6 +279,12 @@ export const gatewayErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_LEDGER_QUERY: {
+    cause: 'A question in SQL was not answered: it is wrong, it would write, or it takes longer than it may.',
+    fix: 'ask one SELECT of the views in docs/usage.md; `--time-limit` gives it more time',
+    http_status: 400,
+    exit_code: 2,
+  },
   E_LEDGER_DAMAGED: {
     cause: 'The ledger file fails its integrity check.',
     fix: 'start the gateway: it sets the damaged file aside and saves what can still be read',
