@@ -161,6 +161,11 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
     options: true,
     register: async () => (await import('./commands/usage.ts')).registerUsage,
   },
+  trace: {
+    says: 'Export requests without saying whose or what they were, and analyze such traces',
+    options: false,
+    register: async () => (await import('./commands/trace.ts')).registerTrace,
+  },
   top: {
     says: 'Watch the devices that models share: memory, headrooms, and what was decided and why',
     options: true,

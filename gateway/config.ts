@@ -35,6 +35,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   responses_kept_s: z.number().min(0).optional(),
   files_kept_s: z.number().min(0).optional(),
   kept_key_bytes_max: z.number().positive().optional(),
+  trace: z.boolean().optional(),
   mesh: meshSettingsSchema.optional(),
 });
 

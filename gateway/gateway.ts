@@ -40,6 +40,7 @@ import { ServiceTimes } from './routing/service-times.ts';
 import { ScalingExchange } from './scaling-exchange.ts';
 import { Sessions } from './sessions.ts';
 import { Defragmenter } from './sharing/defragmenter.ts';
+import { PromptTracer } from './trace/prompt-tracer.ts';
 import { DemandMeter } from './workload/demand-meter.ts';
 import { WorkloadMeter } from './workload/workload-meter.ts';
 
@@ -320,6 +321,9 @@ async function openFront(
     body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
     log,
     journals: new JournalMemory(),
+    tracer: config.trace
+      ? PromptTracer.open(join(config.gateway_folder, gatewayFiles.trace_salt))
+      : undefined,
     waiting: {
       ...times,
       wake_wait_ms: 1000 * services.wait_max_s,

@@ -5,5 +5,7 @@ export { openLedgerReader } from './reader.ts';
 export type { RequestRecord, SessionFacts } from './record.ts';
 export { dayOf } from './request-writer.ts';
 export { askSql } from './sql.ts';
+export { analyzeTrace, type ModelAnalysis, type TraceAnalysis } from './trace/analysis.ts';
+export { exportTrace } from './trace/export.ts';
 
 export { csvField, usageText } from './usage-text.ts';

@@ -81,6 +81,12 @@ export const gatewaySchema = z.strictObject({
     .describe(
       'Longest time that a request, or a stream that lost its replica, waits for one that loads. Lower: errors show sooner; higher: larger models may be loaded meanwhile.',
     ),
+  trace: z
+    .boolean()
+    .default(false)
+    .describe(
+      'Keep with each request hashes of its prompt, 16 tokens each and with a secret salt, and its sampling parameters, for `hpcserve trace`.',
+    ),
   cpus: z.int().min(1).default(2).describe('CPUs of the gateway’s job.'),
   memory_gb: z.number().positive().default(4).describe('Memory of the gateway’s job, in GB.'),
   ...bodySettings,

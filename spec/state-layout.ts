@@ -69,6 +69,8 @@ export const gatewayFiles = {
   sites_scaling: 'sites-scaling.json',
   /** What keys with limits used, for the other gateways of the site; written by the gateway. */
   spent: 'spent.json',
+  /** The secret that hashes of prompts are made with, beside the folders of all gateways of the site (0600). */
+  trace_salt: '../trace.salt',
   /** ProcessIdentity of the process that holds its port and starts it; there as long as it is meant to run. */
   process: 'process.json',
   /** TakenPort, written by the gateway where somebody else had its port. */
@@ -191,6 +193,8 @@ export interface GatewayConfig {
   files_kept_s?: number;
   /** What is kept of each of them for one key. */
   kept_key_bytes_max?: number;
+  /** The ledger keeps hashes of prompts for traces; see docs/usage.md. Default: false. */
+  trace?: boolean;
 }
 
 /** Where a gateway answers: `endpoint.json`. */

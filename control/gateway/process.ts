@@ -280,6 +280,7 @@ export function writeGatewayConfig(
     routing: site.gateway.routing,
     wait_max_s: site.gateway.wait_max_s,
     load_wait_s: site.gateway.load_wait_s,
+    trace: site.gateway.trace,
     ...clientSettings(site, layout),
     ...bodySettings(site),
     ...keptSettings(site),

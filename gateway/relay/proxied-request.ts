@@ -521,6 +521,8 @@ export class ProxiedRequest {
     const { request_id, time_ms, began_ms, key, endpoint, parsed, counts_only } = this.#of;
     const { user = key.name, project, usage } = key.settings;
     const replica = this.#attempt?.replica;
+    const isCounted = usage === 'counts' || counts_only;
+    const { tracer } = this.#services;
     return {
       request_id,
       time_ms,
@@ -547,7 +549,8 @@ export class ProxiedRequest {
       energy_j: this.#energy_j,
       energy_estimated: this.#energy_j !== undefined,
       error_code: outcome.error_code,
-      counts_only: usage === 'counts' || counts_only,
+      counts_only: isCounted,
+      trace: replica && !isCounted && endpoint.computes ? tracer?.traceOf(parsed) : undefined,
     };
   }
 }

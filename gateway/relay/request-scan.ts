@@ -36,6 +36,7 @@ const members = [
   'stop',
   'include_stop_str_in_output',
   'temperature',
+  'top_p',
   'top_k',
   'seed',
   'presence_penalty',
