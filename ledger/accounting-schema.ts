@@ -1,36 +1,60 @@
+import { summedColumns } from './hour-sums.ts';
+
+/** One request as an hour of it alone, in the order of `hours`. */
+export const requestAsHour = `time_ms / 3600000 AS hour, series_ref, 1 AS requests, error_code IS NOT NULL AS errors,
+  max(attempts - 1, 0) AS retries, coalesce(prompt_tokens, 0) AS prompt_tokens,
+  coalesce(completion_tokens, 0) AS completion_tokens, coalesce(cached_tokens, 0) AS cached_tokens,
+  coalesce(reasoning_tokens, 0) AS reasoning_tokens, duration_us, coalesce(ttft_us, 0) AS ttft_us,
+  ttft_us IS NOT NULL AS ttft_requests,
+  iif(ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2, 0, duration_us - ttft_us) AS decode_us,
+  iif(ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2, 0, completion_tokens - 1) AS decode_tokens,
+  coalesce(device_us, 0) AS device_us, coalesce(energy_mj, 0) AS energy_mj,
+  iif(energy_estimated, coalesce(energy_mj, 0), 0) AS energy_estimated_mj, time_ms AS first_ms, time_ms AS last_ms`;
+
+/** Requests that came after the sums were written last. */
+export const unsummed = 'sequence > (SELECT sequence FROM summed)';
+
+const summedValues = summedColumns.map((name) => `sum(${name})`).join(', ');
+const firstAndLast = 'first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)';
+const addedHours = `ON CONFLICT (hour, series_ref) DO UPDATE SET
+  ${summedColumns.map((name) => `${name} = ${name} + excluded.${name}`).join(', ')}, ${firstAndLast}`;
+const addedSpent = `ON CONFLICT (key_id, day) DO UPDATE SET requests = requests + excluded.requests,
+  tokens = tokens + excluded.tokens, device_us = device_us + excluded.device_us`;
+
+/** Adds to an hour of a series: its columns in their order. */
+export const addHourSql = `INSERT INTO hours VALUES (${Array.from({ length: 2 + summedColumns.length + 2 }, () => '?').join()})
+  ${addedHours}`;
+/** Adds to the day of a key: key, day, requests, tokens, device_us. */
+export const addSpentSql = `INSERT INTO spent (key_id, day, requests, tokens, device_us) VALUES (?, ?, ?, ?, ?) ${addedSpent}`;
+
+const noteSummed = 'UPDATE summed SET sequence = coalesce((SELECT max(sequence) FROM request_rows), 0);';
+const spentOf = (hours: string): string => `SELECT coalesce(limits_key_id, key_id), hour / 24, sum(requests),
+  sum(prompt_tokens + completion_tokens), sum(device_us) FROM (${hours}) JOIN series ON ref = series_ref WHERE true GROUP BY 1, 2`;
+const tail = `SELECT ${requestAsHour} FROM request_rows WHERE ${unsummed}`;
+
+/** Adds to the sums what a process that was killed had not added yet. */
+export const sumTailSql = `
+  INSERT INTO hours SELECT hour, series_ref, ${summedValues}, min(first_ms), max(last_ms) FROM (${tail}) WHERE true
+    GROUP BY 1, 2 ${addedHours};
+  INSERT INTO spent (key_id, day, requests, tokens, device_us) ${spentOf(tail)} ${addedSpent};
+  ${noteSummed}
+`;
+
 /**
- * Sums of an hour and a series from its requests; those that are there already (of requests that left only counts)
- * stay where they are larger.
+ * Sums made anew from all requests. What is there already (of requests that left only counts, or whose rows are lost)
+ * stays where it is larger.
  */
 export const sumHoursSql = `
-  INSERT INTO hours
-  SELECT time_ms / 3600000, series_ref, count(*), sum(error_code IS NOT NULL), sum(max(attempts - 1, 0)),
-    sum(coalesce(prompt_tokens, 0)), sum(coalesce(completion_tokens, 0)), sum(coalesce(cached_tokens, 0)),
-    sum(coalesce(reasoning_tokens, 0)), sum(duration_us), sum(coalesce(ttft_us, 0)), count(ttft_us),
-    sum(CASE WHEN ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2 THEN 0 ELSE duration_us - ttft_us END),
-    sum(CASE WHEN ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2 THEN 0 ELSE completion_tokens - 1 END),
-    sum(coalesce(device_us, 0)), sum(coalesce(energy_mj, 0)),
-    sum(CASE WHEN energy_estimated THEN coalesce(energy_mj, 0) ELSE 0 END), min(time_ms), max(time_ms)
-  FROM request_rows WHERE true GROUP BY 1, 2
-  ON CONFLICT (hour, series_ref) DO UPDATE SET
-    requests = max(requests, excluded.requests), errors = max(errors, excluded.errors),
-    retries = max(retries, excluded.retries), prompt_tokens = max(prompt_tokens, excluded.prompt_tokens),
-    completion_tokens = max(completion_tokens, excluded.completion_tokens),
-    cached_tokens = max(cached_tokens, excluded.cached_tokens),
-    reasoning_tokens = max(reasoning_tokens, excluded.reasoning_tokens),
-    duration_us = max(duration_us, excluded.duration_us), ttft_us = max(ttft_us, excluded.ttft_us),
-    ttft_requests = max(ttft_requests, excluded.ttft_requests), decode_us = max(decode_us, excluded.decode_us),
-    decode_tokens = max(decode_tokens, excluded.decode_tokens), device_us = max(device_us, excluded.device_us),
-    energy_mj = max(energy_mj, excluded.energy_mj),
-    energy_estimated_mj = max(energy_estimated_mj, excluded.energy_estimated_mj),
-    first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms);
+  INSERT INTO hours SELECT hour, series_ref, ${summedValues}, min(first_ms), max(last_ms)
+    FROM (SELECT ${requestAsHour} FROM request_rows) WHERE true GROUP BY 1, 2
+    ON CONFLICT (hour, series_ref) DO UPDATE SET
+      ${summedColumns.map((name) => `${name} = max(${name}, excluded.${name})`).join(', ')}, ${firstAndLast};
+  ${noteSummed}
 `;
 
 /** What every key used on each day, from the hours; what is there already stays where it is larger. */
 export const sumSpentSql = `
-  INSERT INTO spent (key_id, day, requests, tokens, device_us)
-  SELECT coalesce(limits_key_id, key_id), hour / 24, sum(requests), sum(prompt_tokens + completion_tokens), sum(device_us)
-  FROM hours JOIN series ON ref = series_ref WHERE true GROUP BY 1, 2
+  INSERT INTO spent (key_id, day, requests, tokens, device_us) ${spentOf('SELECT * FROM hours')}
   ON CONFLICT (key_id, day) DO UPDATE SET requests = max(requests, excluded.requests),
     tokens = max(tokens, excluded.tokens), device_us = max(device_us, excluded.device_us);
 `;
@@ -56,14 +80,15 @@ const viewsSql = `
     completion_tokens, cached_tokens, reasoning_tokens, duration_us / 1000.0 AS duration_ms, ttft_us / 1000.0 AS ttft_ms,
     ttft_requests, decode_us / 1000.0 AS decode_ms, decode_tokens, device_us / 1000000.0 AS device_s,
     energy_mj / 1000.0 AS energy_j, energy_estimated_mj / 1000.0 AS energy_estimated_j, first_ms, last_ms
-  FROM hours h JOIN series s ON s.ref = h.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref;
+  FROM (SELECT * FROM hours UNION ALL ${tail}) h JOIN series s ON s.ref = h.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref;
 `;
 
 /**
  * Version 3. What requests have in common with many others is a row of `series`, so that a request is a hundred bytes;
  * `hours` has the sums of each series by hour, so that no question of usage has to read the requests. An unknown
  * member of a series is `''` or 0, for NULLs would not be unique. A name that a client made up is in its request alone
- * (`asked_model`): series are bounded by what is served. Times are whole microseconds, energy whole millijoules.
+ * (`asked_model`): series are bounded by what is served. Sums are written every few thousand requests: `summed` says up
+ * to which, and the requests behind it are added by who reads. Times are whole microseconds, energy whole millijoules.
  */
 export const accountingSql = `
   ALTER TABLE sessions ADD COLUMN tier TEXT;
@@ -130,6 +155,8 @@ export const accountingSql = `
     last_ms INTEGER NOT NULL,
     PRIMARY KEY (hour, series_ref)
   ) STRICT, WITHOUT ROWID;
+  CREATE TABLE summed (sequence INTEGER NOT NULL) STRICT;
+  INSERT INTO summed VALUES (0);
   CREATE TABLE gaps (
     sequence INTEGER PRIMARY KEY,
     since_ms INTEGER NOT NULL,

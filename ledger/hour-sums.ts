@@ -47,7 +47,7 @@ export const summedColumns = [
   'energy_estimated_mj',
 ] as const;
 
-/** Collects what the requests of one commit add to their hours. */
+/** Collects what requests add to their hours. */
 export class HourSums {
   readonly #sums = new Map<number, HourSum[]>();
 
@@ -76,11 +76,12 @@ export class HourSums {
     values[16] = Math.max(values[16]!, time_ms);
   }
 
-  /** What was collected, and begins anew. */
-  take(): HourSum[] {
-    const all = [...this.#sums.values()].flat();
+  all(): HourSum[] {
+    return [...this.#sums.values()].flat();
+  }
+
+  clear(): void {
     this.#sums.clear();
-    return all;
   }
 
   #of(hour: number, series_ref: number, time_ms: number): number[] {

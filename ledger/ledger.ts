@@ -4,6 +4,7 @@ import Database from 'better-sqlite3';
 import { type Filesystem, filesystemOf } from '../host/filesystem.ts';
 import type { HpcserveError } from '../spec/errors/error.ts';
 import type { UsageQuery, UsageRow } from '../spec/usage.ts';
+import { sumTailSql, unsummed } from './accounting-schema.ts';
 import { type AuditEntry, readAudit } from './audit.ts';
 import { Checkpointer } from './checkpointer.ts';
 import type { ApiKey } from './keys.ts';
@@ -107,6 +108,8 @@ function openChecked(path: string, filesystem: Filesystem): Database.Database | 
       return damage;
     }
     migrate(db, path);
+    // A process that was killed had not added its last requests.
+    db.transaction(() => db.exec(sumTailSql)).immediate();
     return db;
   } catch (error) {
     db.close();
@@ -173,7 +176,12 @@ export class Ledger {
     this.#writer = new RequestWriter(db);
     this.#spentSince = db.prepare(
       `SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens,
-        coalesce(sum(device_us), 0) / 1000000.0 AS device_s FROM spent WHERE key_id = ? AND day >= ?`,
+        coalesce(sum(device_us), 0) / 1000000.0 AS device_s
+      FROM (SELECT requests, tokens, device_us FROM spent WHERE key_id = $key_id AND day >= $day
+        UNION ALL
+        SELECT 1, coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0), coalesce(device_us, 0)
+        FROM request_rows JOIN series ON ref = series_ref
+        WHERE ${unsummed} AND coalesce(limits_key_id, key_id) = $key_id AND time_ms / 86400000 >= $day)`,
     );
     this.#checkpointer = filesystem.shared_memory ? new Checkpointer(db, path) : undefined;
   }
@@ -206,7 +214,7 @@ export class Ledger {
 
   /** What a key has used since a day, counted from 1970 in UTC. */
   spentSince(key_id: string, day: number): { requests: number; tokens: number; device_s: number } {
-    return this.#spentSince.get(key_id, day) as { requests: number; tokens: number; device_s: number };
+    return this.#spentSince.get({ key_id, day }) as { requests: number; tokens: number; device_s: number };
   }
 
   usage(query: UsageQuery): UsageRow[] {
@@ -252,6 +260,7 @@ export class Ledger {
     while (this.#pending.length > 0) this.#commitGroup();
     if (this.#backlog) this.#catchUp();
     clearTimeout(this.#retry);
+    if (!this.#backlog) this.#write([], () => this.#writer.sum());
     await this.#checkpointer?.close();
     this.#db.close();
     this.#release();

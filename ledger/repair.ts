@@ -93,6 +93,7 @@ function saveRows(
   // Sums hold what left only counts; where they are lost, the requests make them anew.
   saveTable(old, fresh, 'hours', 'hour');
   saveTable(old, fresh, 'spent', 'day');
+  // Which requests the sums hold is found by making those anew.
   for (const table of ['gaps', 'audit', 'traces']) saveTable(old, fresh, table, 'sequence');
   // Of a request whose series was lost, the key and the model are not known any more.
   fresh.exec(`INSERT OR IGNORE INTO series (ref, key_id, user, project, endpoint, model, served_model, precision, session_ref)

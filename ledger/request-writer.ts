@@ -1,15 +1,21 @@
 import type Database from 'better-sqlite3';
-import { HourSums, summedColumns, wholeUnits } from './hour-sums.ts';
+import { addHourSql, addSpentSql } from './accounting-schema.ts';
+import { HourSums, type Microseconds, wholeUnits } from './hour-sums.ts';
 import type { RequestRecord, SessionFacts } from './record.ts';
 
 /** Series that are remembered. Lower: less memory; higher: fewer are looked up again. */
 const series_max = 20_000;
 
-const insertHourSql = `INSERT INTO hours VALUES (${Array.from({ length: 2 + summedColumns.length + 2 }, () => '?').join()})
-  ON CONFLICT (hour, series_ref) DO UPDATE SET ${summedColumns.map((name) => `${name} = ${name} + excluded.${name}`).join(', ')},
-    first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)`;
+/**
+ * Requests between two writings of the sums. Lower: fewer to add for who reads, and after a kill; higher: writing costs
+ * less, since a series that has many is written once.
+ */
+const unsummed_max = 4096;
 
-/** Writes records into the tables of one ledger; to be called within a transaction, which `flush` completes. */
+/**
+ * Writes records into the tables of one ledger. `write` and `sum` are to be called within a transaction, and `committed`
+ * or `rolledBack` behind it.
+ */
 export class RequestWriter {
   readonly #insert: Database.Statement;
   readonly #insertSession: Database.Statement;
@@ -18,13 +24,20 @@ export class RequestWriter {
   readonly #insertHour: Database.Statement;
   readonly #insertSpent: Database.Statement;
   readonly #insertTrace: Database.Statement;
+  readonly #noteSummed: Database.Statement;
+  /** Of committed requests, what is not in the tables of sums yet; and how many, up to which. */
   readonly #hours = new HourSums();
+  readonly #spent = new SpentSums();
+  #unsummed = 0;
+  #lastSequence: number | bigint = 0;
   /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
   #sessionRefs = new WeakMap<SessionFacts, number>();
   readonly #seriesRefs = new Map<string, number>();
   /** Of the open transaction: forgotten again if it rolls back. */
   #newSessions: SessionFacts[] = [];
   #newSeries: string[] = [];
+  #written: Written[] = [];
+  #summed = false;
 
   constructor(db: Database.Database) {
     this.#insert = db.prepare(
@@ -48,47 +61,88 @@ export class RequestWriter {
       `INSERT INTO series (key_id, user, project, endpoint, model, served_model, precision, session_ref, limits_key_id)
       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     );
-    this.#insertHour = db.prepare(insertHourSql);
-    this.#insertSpent = db.prepare(
-      `INSERT INTO spent (key_id, day, requests, tokens, device_us) VALUES (?, ?, ?, ?, ?)
-      ON CONFLICT (key_id, day) DO UPDATE SET requests = requests + excluded.requests,
-        tokens = tokens + excluded.tokens, device_us = device_us + excluded.device_us`,
-    );
+    this.#insertHour = db.prepare(addHourSql);
+    this.#insertSpent = db.prepare(addSpentSql);
+    this.#noteSummed = db.prepare('UPDATE summed SET sequence = ?');
     this.#insertTrace = db.prepare('INSERT INTO traces (sequence, parameters, prefix) VALUES (?, ?, ?)');
   }
 
   write(records: Iterable<RequestRecord>): void {
-    const spent = new SpentSums(this.#insertSpent);
+    const counted: Written[] = [];
     for (const record of records) {
       const series_ref = this.#seriesRef(record);
       const units = wholeUnits(record);
-      this.#hours.add(series_ref, record, units);
-      spent.add(record, units.device_us);
-      if (!record.counts_only) this.#insertRow(record, series_ref, units);
+      const written: Written = { record, series_ref, units };
+      if (record.counts_only) counted.push(written);
+      else {
+        written.sequence = this.#insertRow(record, series_ref, units);
+        this.#written.push(written);
+      }
     }
-    spent.flush();
-    for (const { hour, series_ref, values } of this.#hours.take())
-      this.#insertHour.run(hour, series_ref, ...values);
+    // No row says later what these were.
+    if (counted.length > 0) this.#addCounted(counted);
+    if (this.#unsummed >= unsummed_max) this.sum();
+  }
+
+  /** Writes the sums of what was committed before. */
+  sum(): void {
+    if (this.#unsummed === 0 || this.#summed) return;
+    this.#insertSums(this.#hours, this.#spent);
+    this.#noteSummed.run(this.#lastSequence);
+    this.#summed = true;
   }
 
   committed(): void {
-    this.#newSessions = [];
-    this.#newSeries = [];
+    if (this.#summed) {
+      this.#hours.clear();
+      this.#spent.clear();
+      this.#unsummed = 0;
+    }
+    for (const { record, series_ref, units, sequence } of this.#written) {
+      this.#hours.add(series_ref, record, units);
+      this.#spent.add(record, units.device_us);
+      this.#lastSequence = sequence!;
+    }
+    this.#unsummed += this.#written.length;
+    this.#forget();
     if (this.#seriesRefs.size > series_max) this.#seriesRefs.clear();
   }
 
   rolledBack(): void {
     for (const session of this.#newSessions) this.#sessionRefs.delete(session);
     for (const name of this.#newSeries) this.#seriesRefs.delete(name);
-    this.#hours.take();
-    this.committed();
+    this.#forget();
+  }
+
+  /** What is of one transaction alone. */
+  #forget(): void {
+    this.#newSessions = [];
+    this.#newSeries = [];
+    this.#written = [];
+    this.#summed = false;
+  }
+
+  #addCounted(counted: readonly Written[]): void {
+    const hours = new HourSums();
+    const spent = new SpentSums();
+    for (const { record, series_ref, units } of counted) {
+      hours.add(series_ref, record, units);
+      spent.add(record, units.device_us);
+    }
+    this.#insertSums(hours, spent);
+  }
+
+  #insertSums(hours: HourSums, spent: SpentSums): void {
+    for (const { hour, series_ref, values } of hours.all()) this.#insertHour.run(hour, series_ref, ...values);
+    for (const { key_id, day, requests, tokens, device_us } of spent.all())
+      this.#insertSpent.run(key_id, day, requests, tokens, device_us);
   }
 
   #insertRow(
     record: RequestRecord,
     series_ref: number,
-    { ttft_us, duration_us, device_us, energy_mj }: ReturnType<typeof wholeUnits>,
-  ): void {
+    { ttft_us, duration_us, device_us, energy_mj }: Microseconds,
+  ): number | bigint {
     const { lastInsertRowid } = this.#insert.run(
       record.request_id,
       record.time_ms,
@@ -110,6 +164,7 @@ export class RequestWriter {
       record.error_code ?? null,
     );
     if (record.trace) this.#insertTrace.run(lastInsertRowid, record.trace.parameters, record.trace.prefix);
+    return lastInsertRowid;
   }
 
   #seriesRef(record: RequestRecord): number {
@@ -153,38 +208,49 @@ export class RequestWriter {
   }
 }
 
-/** Adds up what a commit charges keys: one row for records in a row of one key, and most often that is all of them. */
-class SpentSums {
-  readonly #insert: Database.Statement;
-  #key_id: string | undefined;
-  #day = 0;
-  #requests = 0;
-  #tokens = 0;
-  #device_us = 0;
+interface Written {
+  record: RequestRecord;
+  series_ref: number;
+  units: Microseconds;
+  sequence?: number | bigint;
+}
 
-  constructor(insert: Database.Statement) {
-    this.#insert = insert;
-  }
+interface SpentSum {
+  readonly key_id: string;
+  readonly day: number;
+  requests: number;
+  tokens: number;
+  device_us: number;
+}
+
+/** Collects what requests charge their keys, by day. */
+class SpentSums {
+  readonly #sums = new Map<string, SpentSum[]>();
 
   add(record: RequestRecord, device_us: number): void {
     const key_id = record.limits_key_id ?? record.key_id;
     const day = dayOf(record.time_ms);
-    if (key_id !== this.#key_id || day !== this.#day) {
-      this.flush();
-      this.#key_id = key_id;
-      this.#day = day;
+    let ofKey = this.#sums.get(key_id);
+    if (!ofKey) {
+      ofKey = [];
+      this.#sums.set(key_id, ofKey);
     }
-    this.#requests++;
-    this.#tokens += (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0);
-    this.#device_us += device_us;
+    let sum = ofKey.find((each) => each.day === day);
+    if (!sum) {
+      sum = { key_id, day, requests: 0, tokens: 0, device_us: 0 };
+      ofKey.push(sum);
+    }
+    sum.requests++;
+    sum.tokens += (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0);
+    sum.device_us += device_us;
   }
 
-  flush(): void {
-    if (this.#requests === 0) return;
-    this.#insert.run(this.#key_id, this.#day, this.#requests, this.#tokens, this.#device_us);
-    this.#requests = 0;
-    this.#tokens = 0;
-    this.#device_us = 0;
+  all(): SpentSum[] {
+    return [...this.#sums.values()].flat();
+  }
+
+  clear(): void {
+    this.#sums.clear();
   }
 }
 

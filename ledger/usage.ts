@@ -1,5 +1,7 @@
 import type Database from 'better-sqlite3';
 import type { UsageDimension, UsageQuery, UsageRow } from '../spec/usage.ts';
+import { requestAsHour, unsummed } from './accounting-schema.ts';
+import { summedColumns } from './hour-sums.ts';
 
 const hour_ms = 3_600_000;
 
@@ -25,35 +27,6 @@ const expressions: Record<UsageDimension, string> = {
   month: "strftime('%Y-%m', p.hour * 3600, 'unixepoch')",
 };
 
-const sums = [
-  'requests',
-  'errors',
-  'retries',
-  'prompt_tokens',
-  'completion_tokens',
-  'cached_tokens',
-  'reasoning_tokens',
-  'duration_us',
-  'ttft_us',
-  'ttft_requests',
-  'decode_us',
-  'decode_tokens',
-  'device_us',
-  'energy_mj',
-  'energy_estimated_mj',
-] as const;
-
-/** One request as an hour of it alone, in the order of `hours`. */
-const ofRequest = `time_ms / ${hour_ms} AS hour, series_ref, 1 AS requests, error_code IS NOT NULL AS errors,
-  max(attempts - 1, 0) AS retries, coalesce(prompt_tokens, 0) AS prompt_tokens,
-  coalesce(completion_tokens, 0) AS completion_tokens, coalesce(cached_tokens, 0) AS cached_tokens,
-  coalesce(reasoning_tokens, 0) AS reasoning_tokens, duration_us, coalesce(ttft_us, 0) AS ttft_us,
-  ttft_us IS NOT NULL AS ttft_requests,
-  iif(ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2, 0, duration_us - ttft_us) AS decode_us,
-  iif(ttft_us IS NULL OR coalesce(completion_tokens, 0) < 2, 0, completion_tokens - 1) AS decode_tokens,
-  coalesce(device_us, 0) AS device_us, coalesce(energy_mj, 0) AS energy_mj,
-  iif(energy_estimated, coalesce(energy_mj, 0), 0) AS energy_estimated_mj, time_ms AS first_ms, time_ms AS last_ms`;
-
 /**
  * Usage by dimensions, ordered by them: whole hours from their sums, and what is left at both ends of the time from the
  * requests themselves. Of an hour that is not asked for whole, requests that left only counts are not known.
@@ -77,7 +50,7 @@ export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[]
   const places = group_by.map((_name, index) => index + 1).join();
   const rows = db
     .prepare(
-      `SELECT ${groups.join(', ')}, ${sums.map((name) => `sum(${name})`).join(', ')}, min(first_ms), max(last_ms)
+      `SELECT ${groups.join(', ')}, ${summedColumns.map((name) => `sum(${name})`).join(', ')}, min(first_ms), max(last_ms)
       FROM (${from}) p JOIN series s ON s.ref = p.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref
       ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
       GROUP BY ${places} ORDER BY ${places}`,
@@ -93,13 +66,13 @@ function partsOf(
   until_ms = Number.MAX_SAFE_INTEGER,
 ): { from: string; values: (string | number)[] } {
   const hours = 'SELECT * FROM hours WHERE hour >= ? AND hour < ?';
-  const requests = `SELECT ${ofRequest} FROM request_rows WHERE time_ms >= ? AND time_ms < ?`;
+  const requests = `SELECT ${requestAsHour} FROM request_rows WHERE time_ms >= ? AND time_ms < ?`;
   const first = Math.ceil(since_ms / hour_ms);
   const end = Math.floor(until_ms / hour_ms);
   // All within one hour.
   if (end < first) return { from: requests, values: [since_ms, until_ms] };
-  const parts = [hours];
-  const values = [first, end];
+  const parts = [hours, `${requests} AND ${unsummed}`];
+  const values = [first, end, first * hour_ms, end * hour_ms];
   if (since_ms < first * hour_ms) {
     parts.push(requests);
     values.push(since_ms, first * hour_ms);
@@ -114,7 +87,7 @@ function partsOf(
 function rowOf(group_by: readonly UsageDimension[], row: readonly (string | number)[]): UsageRow {
   const group = Object.fromEntries(group_by.map((name, index) => [name, String(row[index])]));
   const values = row.slice(group_by.length) as number[];
-  const at = (name: (typeof sums)[number]): number => values[sums.indexOf(name)]!;
+  const at = (name: (typeof summedColumns)[number]): number => values[summedColumns.indexOf(name)]!;
   return {
     group,
     requests: at('requests'),
@@ -132,7 +105,7 @@ function rowOf(group_by: readonly UsageDimension[], row: readonly (string | numb
     device_s: at('device_us') / 1e6,
     energy_j: at('energy_mj') / 1000,
     energy_estimated_j: at('energy_estimated_mj') / 1000,
-    first_ms: values[sums.length]!,
-    last_ms: values[sums.length + 1]!,
+    first_ms: values[summedColumns.length]!,
+    last_ms: values[summedColumns.length + 1]!,
   };
 }
