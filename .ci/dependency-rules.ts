@@ -9,6 +9,9 @@ export const libraries = ['solver', 'mesh', 'slurm', 'ledger', 'native'] as cons
 /** The rooms whose files are the product. */
 export const productRooms: readonly string[] = [...processes, ...libraries, 'host', 'spec'];
 
+/** The page runs in a browser: it shares types with the house and none of its programs. */
+export const pageRoom = 'web';
+
 /**
  * The floors of `control/`, the lowest first: what stands on one floor may call what stands below it. `''` are the
  * operations at the top of the room (deploy, stop, status, shell), which commands call.
@@ -57,6 +60,24 @@ export const dependencyRules: IForbiddenRuleType[] = [
     severity: 'error',
     from: { path: '^spec/' },
     to: { path: all([...processes, ...libraries, 'host']) },
+  },
+  {
+    name: 'web-imports-only-types-of-spec',
+    severity: 'error',
+    from: { path: `^${pageRoom}/` },
+    to: { path: all(productRooms), dependencyTypesNot: ['type-only'] },
+  },
+  {
+    name: 'web-imports-only-spec',
+    severity: 'error',
+    from: { path: `^${pageRoom}/` },
+    to: { path: all(productRooms.filter((room) => room !== 'spec')) },
+  },
+  {
+    name: 'nothing-imports-web',
+    severity: 'error',
+    from: { path: all([...productRooms, 'bench', '.ci']) },
+    to: { path: `^${pageRoom}/` },
   },
   {
     name: 'solver-is-pure',

@@ -29,6 +29,7 @@ const sourceFolders = [
     'spec',
     'test',
     'bench',
+    'web',
   ],
   '.ci',
 ];
@@ -133,8 +134,18 @@ function ensureBuilt() {
   const bundler = join(root, 'dist', '.ci', 'bundle.js');
   if (spawnSync(process.execPath, [bundler], { cwd: root, stdio: ['ignore', 2, 2] }).status !== 0)
     note('the command line could not be put into few files (see above): it works, but starts more slowly');
+  buildDashboard();
   writeFileSync(buildStamp, wanted);
   note(`built in ${seconds(started)}`);
+}
+
+/** Commands and gateways work without it. */
+function buildDashboard() {
+  const vite = join(root, 'node_modules', 'vite', 'bin', 'vite.js');
+  if (!existsSync(join(root, 'web', 'index.html'))) return;
+  const argv = [vite, 'build', join(root, 'web'), '--logLevel', 'warn'];
+  if (spawnSync(process.execPath, argv, { cwd: root, stdio: ['ignore', 2, 2] }).status !== 0)
+    note('the dashboard could not be built (see above): gateways serve without it');
 }
 
 /** The step says itself what it cannot compile; nothing depends on it but speed. What is there stays. */
@@ -149,7 +160,7 @@ function listSources(folder) {
   const top = join(root, folder);
   if (!existsSync(top)) return [];
   return readdirSync(top, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile() && /\.(ts|c|h)$/.test(entry.name))
+    .filter((entry) => entry.isFile() && /\.(ts|tsx|css|html|svg|c|h)$/.test(entry.name))
     .map((entry) => describe(join(entry.parentPath ?? entry.path, entry.name)))
     .sort();
 }

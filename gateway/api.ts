@@ -12,6 +12,8 @@ import type { Batches } from './batches/batches.ts';
 import { batchRoutes } from './batches/routes.ts';
 import type { BodyMemory } from './body-memory.ts';
 import { callerOf, requireOperator } from './caller.ts';
+import { dashboardRoutes } from './dashboard/routes.ts';
+import { deploymentRows } from './deployment-rows.ts';
 import { deviceReports } from './device-reports.ts';
 import { ollamaModelRoutes } from './dialects/ollama/models.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
@@ -103,6 +105,7 @@ export function createApi(
   modelRoutes(app, services);
   meshRoutes(app, services);
   adminRoutes(app, services);
+  dashboardRoutes(app);
   return app;
 }
 
@@ -205,6 +208,11 @@ function meshRoutes(app: FastifyInstance, services: ApiServices): void {
     if (key !== undefined && !isUnrestricted(key)) return rows;
     const gateways = gatewayRows(services.records(), services.mesh);
     return { ...rows, gateways, mesh: services.mesh.status() };
+  });
+  app.get('/hpcserve/v1/jobs', async (request) => {
+    const key = await keyOrAdmin(request, services);
+    const may = (model: string): boolean => key === undefined || allowsModel(key, model);
+    return { deployments: deploymentRows(await services.availability.deployments(may), may) };
   });
   app.get('/metrics', async (request, reply) => {
     const key = await keyOrAdmin(request, services);

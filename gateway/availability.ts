@@ -35,6 +35,8 @@ const deploymentState = z.object({
       superseded: z.boolean().default(false),
       submitting_since_ms: z.number().optional(),
       job_id: z.string().optional(),
+      where: z.string().optional(),
+      ended_at_ms: z.number().optional(),
       last: z
         .object({
           phase: z.string(),
@@ -42,12 +44,15 @@ const deploymentState = z.object({
           reason: z.string().optional(),
           pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
           estimated_start_ms: z.number().optional(),
+          start_time_ms: z.number().optional(),
+          end_time_limit_ms: z.number().optional(),
+          nodes: z.string().optional(),
         })
         .optional(),
     }),
   ),
 });
-type DeploymentState = z.infer<typeof deploymentState>;
+export type DeploymentFacts = z.infer<typeof deploymentState>;
 
 /** Deployments are read again after this time: a refused client must not make the gateway read a shared filesystem. */
 const cache_ms = 2000;
@@ -63,7 +68,7 @@ export class Availability {
   readonly #folder: string;
   readonly #table: RoutingTable<SessionLink>;
   readonly #log: GatewayLog;
-  #read: Promise<DeploymentState[]> | undefined;
+  #read: Promise<DeploymentFacts[]> | undefined;
   #readAt_ms = Number.NEGATIVE_INFINITY;
 
   constructor(deploymentsFolder: string, table: RoutingTable<SessionLink>, log: GatewayLog) {
@@ -116,6 +121,12 @@ export class Availability {
     );
   }
 
+  /** Deployments that are to serve, of which one model at least passes. */
+  async deployments(passes: (model: string) => boolean): Promise<DeploymentFacts[]> {
+    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
+    return deployments.filter(({ spec }) => spec.models.some((entry) => namesOf(entry).some(passes)));
+  }
+
   /** Why replicas that there are cannot answer. @returns seconds until one may; Infinity where that is not known */
   #replicaReasons(model: string, reasons: string[]): number {
     let retry_s = Number.POSITIVE_INFINITY;
@@ -133,7 +144,7 @@ export class Availability {
   }
 
   /** Of a model that sleeps: when it is expected to answer, as long as its last start took. */
-  #wakesIn_s(model: string, asked: readonly DeploymentState[], reasons: string[]): number | undefined {
+  #wakesIn_s(model: string, asked: readonly DeploymentFacts[], reasons: string[]): number | undefined {
     let soonest_s: number | undefined;
     for (const { spec, scaled } of asked)
       for (const entry of spec.models) {
@@ -152,7 +163,7 @@ export class Availability {
 
   #unknown(
     model: string,
-    deployments: readonly DeploymentState[],
+    deployments: readonly DeploymentFacts[],
     allowed: readonly string[] | undefined,
   ): HpcserveError {
     const names = new Set<string>();
@@ -173,7 +184,7 @@ export class Availability {
     return new HpcserveError('E_MODEL_UNKNOWN', facts);
   }
 
-  #deployments(): Promise<DeploymentState[]> {
+  #deployments(): Promise<DeploymentFacts[]> {
     const now_ms = performance.now();
     if (!this.#read || now_ms - this.#readAt_ms > cache_ms) {
       this.#readAt_ms = now_ms;
@@ -182,7 +193,7 @@ export class Availability {
     return this.#read;
   }
 
-  async #readAll(): Promise<DeploymentState[]> {
+  async #readAll(): Promise<DeploymentFacts[]> {
     let names: string[];
     try {
       names = await readdir(this.#folder);
@@ -195,7 +206,7 @@ export class Availability {
     return states.filter((state) => state !== undefined);
   }
 
-  async #readOne(name: string): Promise<DeploymentState | undefined> {
+  async #readOne(name: string): Promise<DeploymentFacts | undefined> {
     const file = join(this.#folder, name, deploymentFiles.state);
     try {
       return deploymentState.parse(JSON.parse(await readFile(file, 'utf8')));
@@ -211,7 +222,7 @@ export class Availability {
  * @param wakes whether a model of them sleeps: that all jobs have ended is no reason then
  */
 function jobReasons(
-  deployments: readonly DeploymentState[],
+  deployments: readonly DeploymentFacts[],
   wakes: boolean,
   reasons: string[],
 ): { starts_in_s: number; running_jobs: number } {
@@ -243,7 +254,7 @@ function describeLoading({ phase, bytes_loaded, bytes_total, usual_load_s }: Ses
   return `${loadPhaseWords[phase ?? 'weights']}${share}${usual}`;
 }
 
-function jobReason(name: string, launch: DeploymentState['launches'][number]): string | undefined {
+function jobReason(name: string, launch: DeploymentFacts['launches'][number]): string | undefined {
   const { pending, estimated_start_ms, state } = launch.last ?? {};
   const job = launch.job_id === undefined ? 'a job' : `job ${launch.job_id}`;
   if (pending) {

@@ -7,7 +7,7 @@ import { packageRoot } from '../../host/package-root.ts';
 import type { ParsedFile } from './rule.ts';
 
 /** Those that nobody has committed yet count, unless git ignores them. */
-const listing = ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '*.ts'];
+const listing = ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '*.ts', '*.tsx'];
 
 export function sourceFiles(): ParsedFile[] {
   const listed = execFileSync('git', listing, { cwd: packageRoot, encoding: 'utf8' });

@@ -89,6 +89,7 @@ function main(): void {
     const folder = join(staging, name);
     for (const entry of plain) copy(entry, folder);
     for (const room of builtRooms) copy(join('dist', room), folder);
+    copy('dist/web', folder);
     // Compiled for this machine's architecture.
     if (arch !== process.arch) rmSync(join(folder, 'dist/native/kernels'), { recursive: true, force: true });
     const lacking = installTransferLibraries(arch, folder);

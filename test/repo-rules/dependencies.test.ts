@@ -1,7 +1,7 @@
 import { fileURLToPath } from 'node:url';
 import { cruise, type ICruiseResult } from 'dependency-cruiser';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { controlFloors, dependencyRules, productRooms } from '../../.ci/dependency-rules.ts';
+import { controlFloors, dependencyRules, pageRoom, productRooms } from '../../.ci/dependency-rules.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -9,7 +9,7 @@ describe('direction of dependencies', () => {
   let result: ICruiseResult;
 
   beforeAll(async () => {
-    const rooms = [...productRooms, 'test', 'bench', '.ci'];
+    const rooms = [...productRooms, pageRoom, 'test', 'bench', '.ci'];
     const answer = await cruise(rooms, {
       baseDir: root,
       ruleSet: { forbidden: dependencyRules },
@@ -17,13 +17,13 @@ describe('direction of dependencies', () => {
       doNotFollow: { path: 'node_modules' },
       tsPreCompilationDeps: true,
       tsConfig: { fileName: `${root}/tsconfig.json` },
-      enhancedResolveOptions: { extensions: ['.ts', '.js', '.mjs', '.json', '.d.ts'] },
+      enhancedResolveOptions: { extensions: ['.ts', '.tsx', '.js', '.mjs', '.json', '.d.ts'] },
     });
     result = answer.output as ICruiseResult;
   });
 
   it('was looked at in every room', () => {
-    for (const room of productRooms) {
+    for (const room of [...productRooms, pageRoom]) {
       const seen = result.modules.filter((module) => module.source.startsWith(`${room}/`));
       expect(seen.length, `modules seen in ${room}/`).toBeGreaterThan(0);
     }

@@ -2,14 +2,14 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { productRooms } from '../../.ci/dependency-rules.ts';
+import { pageRoom, productRooms } from '../../.ci/dependency-rules.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /** What may stand at the top of the tree; the architecture page says what each is for. */
 const topLevel = [
   ...productRooms,
-  ...['web', 'examples', 'bench', 'docs', 'test', '.ci', 'sbatch-templates', 'site-configs'],
+  ...[pageRoom, 'examples', 'bench', 'docs', 'test', '.ci', 'sbatch-templates', 'site-configs'],
   ...['package.json', 'package-lock.json', 'tsconfig.json', 'README.md', 'LICENSE', '.gitignore'],
 ];
 

@@ -1,0 +1,305 @@
+/** The dashboard in a real Chromium, before a real gateway. Pictures of each page are in build/dashboard-pictures/. */
+import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { pino } from 'pino';
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type RunningGateway, startGateway } from '../../gateway/gateway.ts';
+import { packageRoot } from '../../host/package-root.ts';
+import type { Stage } from '../gateway/support.ts';
+import {
+  chromiumFile,
+  openBrowser,
+  openPage,
+  picture,
+  seriousFindings,
+  signInWith,
+  type Watched,
+} from './browser.ts';
+import { startDemoSite } from './demo-site.ts';
+
+const pages = ['models', 'jobs', 'live', 'usage', 'keys', 'chat'] as const;
+const bundle_bytes_max = 120_000;
+const interactive_ms_max = 1000;
+
+describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: needs Chromium]'}`, () => {
+  let stage: Stage;
+  let browser: Browser;
+  let again: RunningGateway | undefined;
+  const opened: Watched[] = [];
+
+  beforeAll(async () => {
+    stage = await startDemoSite();
+    browser = await openBrowser();
+    for (const model of ['large', 'small', 'large'])
+      await (
+        await stage.post('/v1/chat/completions', {
+          model,
+          stream: true,
+          messages: [{ role: 'user', content: 'hi' }],
+        })
+      ).text();
+  });
+  afterAll(async () => {
+    await browser?.close();
+    await again?.close();
+    await stage?.close();
+  });
+
+  const open = async (options: Parameters<typeof openPage>[2] = {}, url = stage.url): Promise<Page> => {
+    const watched = await openPage(browser, `${url}/dashboard/`, options);
+    opened.push(watched);
+    return watched.page;
+  };
+  const asOperator = async (options: Parameters<typeof openPage>[2] = {}): Promise<Page> => {
+    const page = await open(options);
+    await signInWith(page, stage.gateway.admin_token);
+    return page;
+  };
+  const goTo = (page: Page, name: string): Promise<void> =>
+    page
+      .getByRole('navigation')
+      .getByRole('link', { name: new RegExp(name, 'i') })
+      .click();
+
+  it('weighs no more than promised, and nothing of it comes from elsewhere', () => {
+    const folder = join(packageRoot, 'dist/web');
+    const files = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+      .map((name) => join(folder, name))
+      .filter((file) => statSync(file).isFile());
+    const bytes = files.map((file) => gzipSync(readFileSync(file), { level: 9 }).length);
+    expect(bytes.reduce((sum, each) => sum + each, 0)).toBeLessThan(bundle_bytes_max);
+    expect(readFileSync(join(folder, 'index.html'), 'utf8')).not.toMatch(/(src|href)="(https?:)?\/\//);
+  });
+
+  it('can be used in under a second', async () => {
+    const page = await open();
+    await page.getByRole('button', { name: 'Sign in' }).waitFor();
+    const ready_ms = await page.evaluate<number>(
+      `Math.max(performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd,
+        performance.getEntriesByName('first-contentful-paint')[0].startTime)`,
+    );
+    console.log(`interactive after ${Math.round(ready_ms)} ms`);
+    expect(ready_ms).toBeLessThan(interactive_ms_max);
+    await picture(page, 'sign-in');
+    expect(await seriousFindings(page)).toEqual([]);
+  });
+
+  it('says what is wrong with a key, and keeps it out of the address', async () => {
+    const page = await open();
+    await page.getByLabel('API key, or the operator’s token').fill('hsk-not-a-key');
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await expect.poll(() => page.getByRole('alert').textContent()).toContain('knows no such key');
+    await signInWith(page, stage.key);
+    expect(page.url()).not.toContain('hsk-');
+    expect(await page.evaluate('JSON.stringify(localStorage)')).not.toContain('hsk-');
+  });
+
+  it.each(['light', 'dark'] as const)('shows every page to the operator, %s', async (colorScheme) => {
+    const page = await asOperator({ colorScheme });
+    const seen: Record<(typeof pages)[number], string> = {
+      models: 'llama-3.3-70b-instruct',
+      jobs: 'nid101',
+      live: 'Time to first token',
+      usage: 'Prompt tokens',
+      keys: 'tester',
+      chat: 'Make a key for this tab',
+    };
+    for (const name of pages) {
+      await goTo(page, name);
+      await page.getByText(seen[name]).first().waitFor();
+      // Until then lines have one point, and rates none.
+      if (name === 'live')
+        await expect.poll(() => page.locator('.legend').first().textContent()).toMatch(/\d/);
+      await picture(page, `${name}-${colorScheme}`);
+      expect(await seriousFindings(page), name).toEqual([]);
+    }
+  });
+
+  it('tells of hardware, load, what waits and what sleeps', async () => {
+    const page = await asOperator();
+    const large = page.getByRole('region', { name: 'llama-3.3-70b-instruct' });
+    await expect.poll(() => large.textContent()).toContain('8× GH200');
+    await expect.poll(() => large.textContent()).toContain('105 of 128, 7 wait');
+    await expect
+      .poll(() => large.textContent())
+      .toMatch(/Job 481561 waits for 12 min: jobs of higher priority.*in 2\d min/);
+    await large.getByRole('button', { name: '2 replicas' }).click();
+    await expect.poll(() => large.textContent()).toMatch(/nid002.*3\d min/);
+    await picture(page, 'models-open');
+    const asleep = page.getByRole('region', { name: 'deepseek-r1' });
+    expect(await asleep.textContent()).toContain('The next request starts it');
+    await page.getByRole('searchbox').fill('xeon');
+    expect(await page.locator('.model h2').allTextContents()).toEqual(['qwen3-8b']);
+  });
+
+  it('makes a key, chats with it, and revokes it', async () => {
+    const page = await asOperator();
+    await goTo(page, 'keys');
+    await page.getByRole('button', { name: 'New key' }).click();
+    await page.getByRole('textbox', { name: /^Name/ }).fill('<b>alice</b>');
+    await page.getByLabel('Budget, tokens').fill('100000');
+    await page.getByLabel('Requests a minute').fill('2');
+    await picture(page, 'key-form');
+    expect(await seriousFindings(page)).toEqual([]);
+    await page.getByRole('button', { name: 'Make the key' }).click();
+    const key = await page.locator('.secret code').textContent();
+    expect(key).toMatch(/^hsk-/);
+    await picture(page, 'key-made');
+    await page.getByRole('button', { name: 'Use it for the chat here' }).click();
+    const row = page.getByRole('row', { name: /alice/ });
+    expect(await row.textContent()).toContain('<b>alice</b>');
+    await expect.poll(() => row.textContent()).toContain('100,000 tokens a month');
+    await goTo(page, 'chat');
+    await page.getByRole('combobox').selectOption('qwen3-8b');
+    await page.getByLabel('Message').fill('What happens at the time limit?');
+    await page.keyboard.press('Enter');
+    await page.getByText('tokens/s').waitFor();
+    await goTo(page, 'keys');
+    await row.getByRole('button', { name: 'Revoke' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Revoke' }).click();
+    await expect.poll(() => row.count()).toBe(0);
+    const refused = await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
+    expect(refused.status).toBe(401);
+  });
+
+  describe('the chat', () => {
+    it('shows markdown as such, and nothing that would act', async () => {
+      const page = await open();
+      await signInWith(page, stage.key);
+      await page.getByRole('link', { name: 'Chat' }).first().click();
+      await page.getByRole('combobox').selectOption('large');
+      await page.getByLabel('Message').fill('What happens when a job reaches its time limit?');
+      await page.keyboard.press('Enter');
+      const answer = page.locator('.message.assistant');
+      await expect.poll(() => answer.locator('footer').count()).toBe(1);
+      expect(await answer.locator('table td').allTextContents()).toContain('20 minutes before the end');
+      expect(await answer.locator('pre').textContent()).toContain('hpcserve deploy model.yaml');
+      expect(
+        await answer.locator('a').evaluateAll((links) => links.map((link) => link.getAttribute('href'))),
+      ).toEqual(['https://slurm.schedmd.com/sbatch.html', 'https://example.org/x.png']);
+      expect(await answer.locator('img, script').count()).toBe(0);
+      expect(await page.evaluate(`'attacked' in window`)).toBe(false);
+      expect(await answer.locator('footer').textContent()).toMatch(
+        /on nid00\d.*4 prompt \+ 3 answer tokens.*first after/,
+      );
+      await picture(page, 'chat-answer');
+      expect(await seriousFindings(page)).toEqual([]);
+      await page.getByRole('button', { name: 'Answer again' }).click();
+      await expect.poll(() => answer.locator('footer').count()).toBe(1);
+      expect(await page.locator('.message').count()).toBe(2);
+      await page.getByRole('button', { name: 'Parameters' }).click();
+      await picture(page, 'chat-parameters');
+      expect(await seriousFindings(page)).toEqual([]);
+    });
+
+    it('stops when it is told to, by a key', async () => {
+      const page = await open();
+      await signInWith(page, stage.key);
+      await page.keyboard.press('g');
+      await page.keyboard.press('c');
+      await page.getByRole('combobox').selectOption('talks-long');
+      await page.getByLabel('Message').fill('go on');
+      await page.keyboard.press('Enter');
+      await page.getByText('word word word').waitFor();
+      await page.keyboard.press('Escape');
+      await page.getByText('stopped').waitFor();
+      expect((await page.locator('.message.assistant').textContent())!.length).toBeLessThan(1500);
+    });
+  });
+
+  it('tells a key what is for the operator alone', async () => {
+    const page = await open();
+    await signInWith(page, stage.key);
+    for (const name of ['usage', 'keys']) {
+      await goTo(page, name);
+      await page.getByText('This page is for the operator of the gateway.').waitFor();
+    }
+    await picture(page, 'operator-only');
+  });
+
+  it('shows a key with few models its own, and says what it cannot measure', async () => {
+    const { key } = await stage.newKey({ models: ['qwen3-8b'] });
+    const page = await open();
+    await signInWith(page, key);
+    await page.getByRole('region', { name: 'qwen3-8b' }).waitFor();
+    expect(await page.locator('.model h2').allTextContents()).toEqual(['qwen3-8b']);
+    await goTo(page, 'live');
+    await page.getByText('are not available to this key').waitFor();
+  });
+
+  it('fits a phone', async () => {
+    const page = await asOperator({ viewport: { width: 360, height: 740 } });
+    for (const name of pages) {
+      await goTo(page, name);
+      await page.getByRole('heading', { level: 1 }).waitFor();
+      await picture(page, `${name}-360`);
+      const wide = await page.evaluate<number>('document.documentElement.scrollWidth');
+      expect(wide, name).toBeLessThanOrEqual(360);
+      expect(await page.locator('main').evaluate((main) => main.scrollWidth - main.clientWidth), name).toBe(
+        0,
+      );
+      expect(await seriousFindings(page), name).toEqual([]);
+    }
+  });
+
+  it('can be used by keyboard alone', async () => {
+    const page = await open();
+    await page.getByLabel('API key, or the operator’s token').waitFor();
+    await page.keyboard.type(stage.key);
+    await page.keyboard.press('Enter');
+    await page.getByRole('navigation').waitFor();
+    await page.keyboard.press('Tab');
+    expect(await page.evaluate(`document.activeElement?.textContent`)).toBe('Skip to the page');
+    await page.keyboard.press('Enter');
+    expect(await page.evaluate(`document.activeElement?.id`)).toBe('main');
+    await page.keyboard.press('?');
+    await page.getByRole('dialog', { name: 'Keyboard' }).waitFor();
+    await picture(page, 'keyboard');
+    await page.keyboard.press('Escape');
+    await expect.poll(() => page.getByRole('dialog').count()).toBe(0);
+    await page.keyboard.press('g');
+    await page.keyboard.press('m');
+    await page.keyboard.press('/');
+    expect(await page.evaluate(`document.activeElement?.getAttribute('type')`)).toBe('search');
+  });
+
+  it('exports usage', async () => {
+    const page = await asOperator();
+    await goTo(page, 'usage');
+    const [file] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('button', { name: 'CSV' }).click(),
+    ]);
+    const text = readFileSync(await file.path(), 'utf8');
+    expect(text).toMatch(/^model,requests,errors,prompt_tokens/);
+    expect(text).toMatch(/\r\nqwen3-8b,\d/);
+  });
+
+  // The last one: it ends the gateway.
+  it('says that the gateway is gone, keeps what it showed, and goes on when it is back', async () => {
+    const page = await asOperator();
+    await page.getByRole('region', { name: 'qwen3-8b' }).waitFor();
+    await stage.gateway.close();
+    await page.getByText('The gateway does not answer').waitFor();
+    await picture(page, 'disconnected');
+    expect(await page.getByRole('region', { name: 'qwen3-8b' }).count()).toBe(1);
+    expect(await seriousFindings(page)).toEqual([]);
+    again = await startGateway(stage.config, {
+      log: pino({ level: 'silent' }),
+      times: { poll_ms: 50, drain_ms: 200 },
+    });
+    expect(again.endpoint.url).toBe(stage.url);
+    await page.getByText('The gateway answers again.').waitFor();
+    await expect.poll(() => page.getByText('The gateway does not answer').count()).toBe(0);
+    await expect
+      .poll(() => page.getByRole('region', { name: 'qwen3-8b' }).textContent())
+      .toContain('serving');
+  });
+
+  it('did nothing in all this that its policy forbids, and asked nobody else', () => {
+    expect(opened.length).toBeGreaterThan(10);
+    expect(opened.flatMap(({ wrong }) => wrong)).toEqual([]);
+  });
+});
