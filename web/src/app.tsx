@@ -13,7 +13,7 @@ import { Mark } from './parts/mark.tsx';
 import { Shortcuts, useShortcuts } from './parts/shortcuts.tsx';
 import { record } from './state/record.ts';
 import { linkTo, type PageName, pages, route } from './state/route.ts';
-import { signIn, signOut } from './state/sign-in.ts';
+import { type SignIn, signIn, signOut } from './state/sign-in.ts';
 import { useStore } from './state/store.ts';
 import { type Theme, theme, themes } from './state/theme.ts';
 
@@ -91,7 +91,7 @@ function Foot({ onHelp }: { onHelp: () => void }) {
   const icon = { system: 'system', light: 'sun', dark: 'moon' } as const;
   return (
     <div class="foot">
-      <p class="who">{signedIn?.role === 'operator' ? 'Operator' : `Key ${signedIn?.secret.slice(0, 8)}…`}</p>
+      <p class="who">{who(signedIn)}</p>
       <div class="foot-buttons">
         <Button
           icon={icon[chosen]}
@@ -104,4 +104,9 @@ function Foot({ onHelp }: { onHelp: () => void }) {
       </div>
     </div>
   );
+}
+
+function who(signedIn: SignIn | undefined): string {
+  if (signedIn?.role === 'operator') return 'Operator';
+  return signedIn?.user ?? `Key ${signedIn?.secret.slice(0, 8)}…`;
 }

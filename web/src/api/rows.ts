@@ -72,14 +72,32 @@ export interface DeviceRow {
   };
 }
 
+/** Who asks: `GET /hpcserve/v1/me`. */
+export interface Caller {
+  role: 'operator' | 'provider' | 'user';
+  /** Whom the use of the key counts for; absent for the operator's token. */
+  user?: string;
+  key?: KeyRow;
+}
+
+/** As gateways of several versions know them; each checks what it is given. */
+export type KeyLimits = Omit<KeySettings, 'budget'> & {
+  budget?: { tokens?: number; device_s?: number; window: 'day' | 'month' | 'total' };
+  expires_at_ms?: number;
+  user?: string;
+  project?: string;
+  role?: string;
+};
+
 export interface KeyRow {
   id: string;
   name: string;
   created_at_ms: number;
   revoked_at_ms?: number;
   blocked_at_ms?: number;
-  expires_at_ms?: number;
-  settings: KeySettings & Readonly<Record<string, unknown>>;
+  /** The key from which its user made it. */
+  parent_id?: string;
+  settings: KeyLimits;
   /** Of keys with limits: what they used. */
   spent?: Readonly<Record<string, unknown>>;
 }

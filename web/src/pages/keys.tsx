@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks';
 import { GatewayError } from '../api/client.ts';
-import type { KeyRow, MadeKey } from '../api/rows.ts';
-import { count, day, moment, plural, size } from '../format.ts';
+import type { KeyLimits, KeyRow, MadeKey } from '../api/rows.ts';
+import { count, day, moment, number, plural, size } from '../format.ts';
 import {
   Badge,
   Button,
@@ -18,21 +18,22 @@ import { KeyForm, type KeyWishes } from '../parts/key-form.tsx';
 import { OperatorOnly } from '../parts/operator-only.tsx';
 import { request, usePoll } from '../state/poll.ts';
 import { keyList } from '../state/questions.ts';
-import { signIn } from '../state/sign-in.ts';
+import { seesAccounts, signIn } from '../state/sign-in.ts';
 import { useStore } from '../state/store.ts';
 
 type Window =
   | { kind: 'create' }
   | { kind: 'made'; made: MadeKey; rotated: boolean }
-  | { kind: 'change' | 'rotate' | 'revoke'; key: KeyRow };
+  | { kind: 'change' | 'rotate' | 'block' | 'revoke'; key: KeyRow };
 
 export function Keys() {
-  if (useStore(signIn)?.role !== 'operator') return <OperatorOnly title="Keys" command="hpcserve keys" />;
+  if (!seesAccounts(useStore(signIn))) return <OperatorOnly title="Keys" command="hpcserve keys" />;
   return <AllKeys />;
 }
 
 function AllKeys() {
   const { data, error } = usePoll(keyList);
+  const { role, user } = useStore(signIn) ?? {};
   const [opened, setOpened] = useState<Window>();
   const [past, setPast] = useState(false);
   const keys = data?.keys ?? [];
@@ -42,7 +43,10 @@ function AllKeys() {
     <>
       <PageHead
         title="Keys"
-        note={data && `${plural(valid.length, 'key')} may be used, at all gateways of the site`}
+        note={
+          data &&
+          `${plural(valid.length, 'key')}${role === 'operator' ? '' : ` of ${user}`}; valid at all gateways of the site`
+        }
       >
         {keys.length > valid.length && (
           <Button pressed={past} onClick={() => setPast(!past)}>
@@ -99,19 +103,7 @@ function KeyTable({ keys, open }: { keys: readonly KeyRow[]; open: (window: Wind
                 <td class="wrap">{limitsOf(key) || <span class="quiet">none</span>}</td>
                 <td title={moment(key.created_at_ms, now_ms)}>{day(key.created_at_ms)}</td>
                 <td class="row-actions">
-                  {key.revoked_at_ms === undefined && (
-                    <>
-                      <Button kind="plain" onClick={() => open({ kind: 'change', key })}>
-                        Change
-                      </Button>
-                      <Button kind="plain" onClick={() => open({ kind: 'rotate', key })}>
-                        Rotate
-                      </Button>
-                      <Button kind="plain" onClick={() => open({ kind: 'revoke', key })}>
-                        Revoke
-                      </Button>
-                    </>
-                  )}
+                  {key.revoked_at_ms === undefined && <KeyActions keyRow={key} open={open} />}
                 </td>
               </tr>
             );
@@ -122,8 +114,31 @@ function KeyTable({ keys, open }: { keys: readonly KeyRow[]; open: (window: Wind
   );
 }
 
+type KeyAct = 'change' | 'rotate' | 'block' | 'revoke';
+
+function KeyActions({ keyRow: key, open }: { keyRow: KeyRow; open: (window: Window) => void }) {
+  const { role, knows_users } = useStore(signIn)!;
+  const isOperator = role === 'operator';
+  const isBlocked = key.blocked_at_ms !== undefined;
+  const acts: [KeyAct, string][] = [['rotate', 'Rotate']];
+  // What was made by another may only be narrowed by who made it.
+  if (isOperator || key.parent_id !== undefined) acts.unshift(['change', 'Change']);
+  if (knows_users && (isOperator || !isBlocked)) acts.push(['block', isBlocked ? 'Unblock' : 'Block']);
+  acts.push(['revoke', 'Revoke']);
+  return (
+    <>
+      {acts.map(([kind, words]) => (
+        <Button kind="plain" key={kind} onClick={() => open({ kind, key })}>
+          {words}
+        </Button>
+      ))}
+    </>
+  );
+}
+
 function stateOfKey(key: KeyRow, now_ms: number): { words: string; tone: Tone } {
-  const { revoked_at_ms, blocked_at_ms, expires_at_ms } = key;
+  const { revoked_at_ms, blocked_at_ms } = key;
+  const { expires_at_ms } = key.settings;
   if (revoked_at_ms !== undefined) return { words: `revoked ${day(revoked_at_ms)}`, tone: 'quiet' };
   if (blocked_at_ms !== undefined) return { words: 'blocked', tone: 'bad' };
   if (expires_at_ms === undefined) return { words: 'valid', tone: 'good' };
@@ -133,14 +148,14 @@ function stateOfKey(key: KeyRow, now_ms: number): { words: string; tone: Tone } 
 
 function limitsOf({ settings, spent }: KeyRow): string {
   const { requests_per_minute, tokens_per_minute, concurrent_requests, body_bytes_max, budget } = settings;
-  const used = Number(spent?.[`${budget?.window}_tokens`] ?? Number.NaN);
   return [
     requests_per_minute !== undefined && `${count(requests_per_minute)} requests/min`,
     tokens_per_minute !== undefined && `${count(tokens_per_minute)} tokens/min`,
     concurrent_requests !== undefined && `${count(concurrent_requests)} at a time`,
     body_bytes_max !== undefined && `bodies to ${size(body_bytes_max)}`,
-    budget !== undefined &&
-      `${Number.isNaN(used) ? '' : `${count(used)} of `}${count(budget.tokens)} tokens ${budget.window === 'total' ? 'in all' : `a ${budget.window}`}`,
+    budget && budgetOf(budget, spent),
+    settings.project !== undefined && `project ${settings.project}`,
+    settings.role !== undefined && settings.role !== 'user' && `role ${settings.role}`,
     settings.batch && 'batch',
     settings.qos,
     settings.cache_group !== undefined && `cache group ${settings.cache_group}`,
@@ -149,10 +164,28 @@ function limitsOf({ settings, spent }: KeyRow): string {
     .join(', ');
 }
 
+type Budget = NonNullable<KeyLimits['budget']>;
+
+function budgetOf({ tokens, device_s, window }: Budget, spent: KeyRow['spent']): string {
+  const part = (most: number, unit: 'tokens' | 'device_s', write: (value: number) => string): string => {
+    const used = spent?.[`${window}_${unit}`];
+    return `${typeof used === 'number' ? `${write(used)} of ` : ''}${write(most)}`;
+  };
+  const hours = (value: number): string => number(value / 3600);
+  const parts = [
+    tokens !== undefined && `${part(tokens, 'tokens', count)} tokens`,
+    device_s !== undefined && `${part(device_s, 'device_s', hours)} device hours`,
+  ];
+  return `${parts.filter(Boolean).join(' and ')} ${window === 'total' ? 'in all' : `a ${window}`}`;
+}
+
 /** What is done with a key, in a window each. */
 function KeyWindow({ opened, open }: { opened: Window; open: (window: Window | undefined) => void }) {
   const close = (): void => open(undefined);
   const made = (key: MadeKey, rotated: boolean): void => {
+    const own = signIn.value;
+    // Who rotates the key that she is signed in with goes on with the new secret.
+    if (rotated && own && own.key_id === key.id) signIn.set({ ...own, secret: key.key, chat_key: key.key });
     keyList.refresh();
     open({ kind: 'made', made: key, rotated });
   };
@@ -197,6 +230,8 @@ function KeyWindow({ opened, open }: { opened: Window; open: (window: Window | u
       );
     case 'rotate':
       return <Rotate id={opened.key.id} name={opened.key.name} onClose={close} onMade={made} />;
+    case 'block':
+      return <Block keyRow={opened.key} onClose={close} onDone={changed} />;
     case 'revoke':
       return <Revoke id={opened.key.id} name={opened.key.name} onClose={close} onDone={changed} />;
   }
@@ -223,6 +258,27 @@ function Rotate({
       act={async () =>
         onMade(await request<MadeKey>(`hpcserve/v1/keys/${id}/rotate`, { method: 'POST', body: {} }), true)
       }
+    />
+  );
+}
+
+function Block({ keyRow, onClose, onDone }: { keyRow: KeyRow; onClose: () => void; onDone: () => void }) {
+  const { id, name, blocked_at_ms } = keyRow;
+  const action = blocked_at_ms === undefined ? 'block' : 'unblock';
+  return (
+    <Confirm
+      title={action === 'block' ? `Block ${name}?` : `Let ${name} in again?`}
+      words={
+        action === 'block'
+          ? 'It is refused, and so are keys that were made with it, until the operator lets it in again.'
+          : 'It is valid again, with the same secret.'
+      }
+      button={action === 'block' ? 'Block' : 'Unblock'}
+      onClose={onClose}
+      act={async () => {
+        await request(`hpcserve/v1/keys/${id}/${action}`, { method: 'POST', body: {} });
+        onDone();
+      }}
     />
   );
 }

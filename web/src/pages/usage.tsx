@@ -4,7 +4,7 @@ import { count, nothing, number, plural } from '../format.ts';
 import { Button, Empty, Loading, PageHead, Trouble } from '../parts/basics.tsx';
 import { download } from '../parts/download.ts';
 import { OperatorOnly } from '../parts/operator-only.tsx';
-import { signIn } from '../state/sign-in.ts';
+import { seesAccounts, signIn } from '../state/sign-in.ts';
 import { useStore } from '../state/store.ts';
 import {
   askUsage,
@@ -38,11 +38,13 @@ interface Filters {
 let filtersLeft: Filters = { group_by: 'model', range: '7 days', from: '', to: '' };
 
 export function Usage() {
-  if (useStore(signIn)?.role !== 'operator') return <OperatorOnly title="Usage" command="hpcserve usage" />;
+  if (!seesAccounts(useStore(signIn))) return <OperatorOnly title="Usage" command="hpcserve usage" />;
   return <UsageOfAll />;
 }
 
 function UsageOfAll() {
+  const { role, user } = useStore(signIn) ?? {};
+  const whose = role === 'operator' ? 'all keys' : role === 'provider' ? 'your devices' : user;
   const [filters, setFilters] = useState(filtersLeft);
   const { rows, error, asking, again } = useUsage(filters);
   const change = (changes: Partial<Filters>): void => {
@@ -53,7 +55,10 @@ function UsageOfAll() {
   const has = rows !== undefined && rows.length > 0;
   return (
     <>
-      <PageHead title="Usage" note="Of this gateway’s ledger; a request stands in it before its answer ends">
+      <PageHead
+        title="Usage"
+        note={`Of ${whose}, by this gateway’s ledger; a request stands in it before its answer ends`}
+      >
         <Button
           icon="down"
           disabled={!has}

@@ -1,18 +1,21 @@
 import { useState } from 'preact/hooks';
-import type { KeySettings } from '../../../spec/key-settings.ts';
-import type { KeyRow } from '../api/rows.ts';
+import type { KeyLimits, KeyRow } from '../api/rows.ts';
 import { usePoll } from '../state/poll.ts';
 import { meshTable } from '../state/questions.ts';
+import { signIn } from '../state/sign-in.ts';
+import { useStore } from '../state/store.ts';
 import { Button, Field } from './basics.tsx';
 
 export interface KeyWishes {
   name: string;
-  settings: KeySettings;
-  /** Those that the form asks for. */
-  fields: readonly (keyof KeySettings)[];
+  settings: KeyLimits;
+  /** Those that the form asked for. */
+  fields: readonly (keyof KeyLimits)[];
 }
 
-const fields = [
+/** What whoever has a key may set of keys that she makes with it. */
+const ownFields = ['models', 'expires_at_ms'] as const satisfies (keyof KeyLimits)[];
+const limitFields = [
   'models',
   'requests_per_minute',
   'tokens_per_minute',
@@ -20,7 +23,8 @@ const fields = [
   'budget',
   'cache_group',
   'batch',
-] as const satisfies (keyof KeySettings)[];
+] as const satisfies (keyof KeyLimits)[];
+const peopleFields = ['expires_at_ms', 'user', 'project'] as const satisfies (keyof KeyLimits)[];
 
 const windows = [
   { value: 'day', words: 'day' },
@@ -39,10 +43,14 @@ export function KeyForm({ submit, known, onSubmit }: KeyFormProps) {
   const [busy, setBusy] = useState(false);
   const [trouble, setTrouble] = useState<string>();
   const { settings = {} } = known ?? {};
+  const { role, knows_users = false } = useStore(signIn) ?? {};
+  const isOperator = role === 'operator';
+  const fields = isOperator ? [...limitFields, ...(knows_users ? peopleFields : [])] : ownFields;
   const onForm = (event: SubmitEvent): void => {
     event.preventDefault();
     setBusy(true);
-    onSubmit(wishesOf(new FormData(event.currentTarget as HTMLFormElement))).catch((error: Error) => {
+    const form = new FormData(event.currentTarget as HTMLFormElement);
+    onSubmit({ name: textOf(form, 'name'), settings: settingsOf(form), fields }).catch((error: Error) => {
       setBusy(false);
       setTrouble(error.message);
     });
@@ -63,17 +71,37 @@ export function KeyForm({ submit, known, onSubmit }: KeyFormProps) {
         />
         <ModelNames />
       </Field>
+      {isOperator && <Limits settings={settings} knowsUsers={knows_users} />}
+      {knows_users && <People settings={settings} isOperator={isOperator} />}
+      <p class="form-trouble" role="alert">
+        {trouble}
+      </p>
+      <div class="dialog-foot">
+        <Button kind="primary" type="submit" disabled={busy}>
+          {submit}
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+function Limits({ settings, knowsUsers }: { settings: KeyLimits; knowsUsers: boolean }) {
+  const { budget } = settings;
+  const hours = budget?.device_s === undefined ? undefined : budget.device_s / 3600;
+  return (
+    <>
       <div class="field-row">
         <Amount label="Requests a minute" name="requests_per_minute" value={settings.requests_per_minute} />
         <Amount label="Tokens a minute" name="tokens_per_minute" value={settings.tokens_per_minute} />
         <Amount label="At a time" name="concurrent_requests" value={settings.concurrent_requests} />
       </div>
       <div class="field-row">
-        <Amount label="Budget, tokens" name="budget" value={settings.budget?.tokens} />
+        <Amount label="Budget, tokens" name="budget" value={budget?.tokens} />
+        {knowsUsers && <Amount label="and device hours" name="device_hours" value={hours} step="any" />}
         <Field label="for each">
           <select name="window">
             {windows.map(({ value, words }) => (
-              <option key={value} value={value} selected={value === (settings.budget?.window ?? 'month')}>
+              <option key={value} value={value} selected={value === (budget?.window ?? 'month')}>
                 {words}
               </option>
             ))}
@@ -87,15 +115,29 @@ export function KeyForm({ submit, known, onSubmit }: KeyFormProps) {
         <input type="checkbox" name="batch" defaultChecked={settings.batch} /> Batch: its requests can wait,
         and go to nodes that may be preempted
       </label>
-      <p class="form-trouble" role="alert">
-        {trouble}
-      </p>
-      <div class="dialog-foot">
-        <Button kind="primary" type="submit" disabled={busy}>
-          {submit}
-        </Button>
-      </div>
-    </form>
+    </>
+  );
+}
+
+function People({ settings, isOperator }: { settings: KeyLimits; isOperator: boolean }) {
+  const { user, project, expires_at_ms } = settings;
+  const until = expires_at_ms === undefined ? undefined : new Date(expires_at_ms).toISOString().slice(0, 10);
+  return (
+    <div class="field-row">
+      {isOperator && (
+        <Field label="User">
+          <input name="user" maxLength={128} autoComplete="off" placeholder="its name" defaultValue={user} />
+        </Field>
+      )}
+      {isOperator && (
+        <Field label="Project">
+          <input name="project" maxLength={128} autoComplete="off" defaultValue={project} />
+        </Field>
+      )}
+      <Field label="Valid until (UTC)">
+        <input name="expires" type="date" defaultValue={until} />
+      </Field>
+    </div>
   );
 }
 
@@ -112,14 +154,21 @@ function ModelNames() {
   );
 }
 
-function Amount({ label, name, value }: { label: string; name: string; value: number | undefined }) {
+interface AmountProps {
+  label: string;
+  name: string;
+  value: number | undefined;
+  step?: number | 'any';
+}
+
+function Amount({ label, name, value, step = 1 }: AmountProps) {
   return (
     <Field label={label}>
       <input
         name={name}
         type="number"
-        min={1}
-        step={1}
+        min={step === 'any' ? 0.01 : 1}
+        step={step}
         placeholder="no limit"
         defaultValue={value?.toString()}
       />
@@ -127,22 +176,34 @@ function Amount({ label, name, value }: { label: string; name: string; value: nu
   );
 }
 
-function wishesOf(form: FormData): KeyWishes {
-  const text = (name: string): string => String(form.get(name) ?? '').trim();
+function textOf(form: FormData, name: string): string {
+  return String(form.get(name) ?? '').trim();
+}
+
+function settingsOf(form: FormData): KeyLimits {
+  const text = (name: string): string => textOf(form, name);
   const amount = (name: string): number | undefined => (text(name) === '' ? undefined : Number(text(name)));
   const models = text('models')
     .split(',')
     .map((name) => name.trim())
     .filter(Boolean);
-  const settings: KeySettings = {};
+  const settings: KeyLimits = {};
   if (models.length > 0) settings.models = models;
   for (const name of ['requests_per_minute', 'tokens_per_minute', 'concurrent_requests'] as const) {
     const value = amount(name);
     if (value !== undefined) settings[name] = value;
   }
   const tokens = amount('budget');
-  if (tokens !== undefined) settings.budget = { tokens, window: text('window') as 'day' | 'month' | 'total' };
-  if (text('cache_group') !== '') settings.cache_group = text('cache_group');
+  const hours = amount('device_hours');
+  if (tokens !== undefined || hours !== undefined) {
+    settings.budget = { window: text('window') as 'day' | 'month' | 'total' };
+    if (tokens !== undefined) settings.budget.tokens = tokens;
+    if (hours !== undefined) settings.budget.device_s = hours * 3600;
+  }
+  for (const name of ['cache_group', 'user', 'project'] as const)
+    if (text(name) !== '') settings[name] = text(name);
+  // To the end of that day.
+  if (text('expires') !== '') settings.expires_at_ms = Date.parse(`${text('expires')}T23:59:59Z`);
   if (form.get('batch') !== null) settings.batch = true;
-  return { name: text('name'), settings, fields };
+  return settings;
 }

@@ -16,20 +16,22 @@ export interface Polled<T> {
 
 /** Asks once, and lets the page notice whether the gateway answers. */
 export async function request<T>(path: string, init: Omit<Ask, 'secret'> = {}): Promise<T> {
-  return await noticed(askJson<T>(path, { ...init, secret: signIn.value?.secret ?? '' }));
+  return await noticed((secret) => askJson<T>(path, { ...init, secret }));
 }
 
 export async function requestText(path: string): Promise<string> {
-  return await noticed(ask(path, { secret: signIn.value?.secret ?? '' }).then((response) => response.text()));
+  return await noticed(async (secret) => (await ask(path, { secret })).text());
 }
 
-async function noticed<T>(answer: Promise<T>): Promise<T> {
+async function noticed<T>(question: (secret: string) => Promise<T>): Promise<T> {
+  const secret = signIn.value?.secret ?? '';
   try {
-    const value = await answer;
+    const value = await question(secret);
     gatewayAnswered();
     return value;
   } catch (error) {
-    gatewayFailed(error);
+    // Of a secret that was rotated meanwhile it says nothing that it is refused.
+    if (signIn.value?.secret === secret) gatewayFailed(error);
     throw error;
   }
 }

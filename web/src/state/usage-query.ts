@@ -13,6 +13,10 @@ export const dimensions = [
   'job',
   'node',
   'device',
+  'engine',
+  'provider',
+  'hour',
+  'month',
   'tier',
   'day',
 ] as const;
