@@ -54,6 +54,8 @@ async function main(): Promise<void> {
       `URL  ${endpoint.url}`,
       `key  ${endpoint.key}`,
       '',
+      `In a browser, with that key: ${endpoint.url.replace(/v1$/, 'dashboard/')}`,
+      '',
       'Ask it yourself:',
       `  curl -N ${endpoint.url}/chat/completions -H 'Authorization: Bearer ${endpoint.key}' -H 'Content-Type: application/json' -d '{"model": "${endpoint.models[0]}", "stream": true, "max_tokens": 32, "messages": [{"role": "user", "content": "${question}"}]}'`,
       '',

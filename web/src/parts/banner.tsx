@@ -11,8 +11,8 @@ export function Banner() {
     <div class="banner-place" role="status">
       {state === 'disconnected' && (
         <p class="banner bad">
-          <b>The gateway does not answer</b> since {duration(Math.max(0, now_ms - since_ms))}. What is shown
-          is as it was; the page goes on trying.
+          <b>The gateway does not answer</b> since {duration(Math.max(1000, now_ms - since_ms))}. What is
+          shown is as it was; the page goes on trying.
         </p>
       )}
       {state === 'back' && <p class="banner good">The gateway answers again.</p>}
