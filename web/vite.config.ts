@@ -16,6 +16,8 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     // The page's policy lets nothing in by `data:` but images.
     assetsInlineLimit: 0,
+    // Of the packages that are in the file: their licenses ask for it.
+    license: { fileName: 'licenses.md' },
     rolldownOptions: { output: { codeSplitting: false } },
   },
 });

@@ -209,19 +209,45 @@ describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: n
     });
   });
 
+  /** Gateways that know users show them their own usage and keys; others, the way to the operator's. */
+  const knowsUsers = async (): Promise<boolean> => (await stage.admin('/hpcserve/v1/me')).ok;
+
   it('shows a key no accounts but its own', async () => {
     const page = await open();
     await signInWith(page, stage.key);
-    const me = await fetch(`${stage.url}/hpcserve/v1/me`, {
-      headers: { authorization: `Bearer ${stage.key}` },
-    });
-    // Gateways that know users show them their own usage and keys; others, the way to the operator's.
-    const seen = me.ok ? /of tester/i : 'This page is for the operator of the gateway.';
+    const seen = (await knowsUsers()) ? /of tester/i : 'This page is for the operator of the gateway.';
     for (const name of ['usage', 'keys']) {
       await goTo(page, name);
       await page.getByText(seen).waitFor();
-      await picture(page, `${name}-of-a-key`);
     }
+    await picture(page, 'keys-of-a-key');
+  });
+
+  it('rotates a key, and looks into usage, where the gateway can', async () => {
+    const page = await asOperator();
+    const { id, key } = await stage.newKey({});
+    const valid = async (secret: string): Promise<boolean> =>
+      (await fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${secret}` } })).ok;
+    await goTo(page, 'keys');
+    await page.getByRole('row', { name: id }).getByRole('button', { name: 'Rotate' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Rotate' }).click();
+    if (!(await knowsUsers())) {
+      await page.getByText('Not available at this gateway').waitFor();
+      expect(await valid(key)).toBe(true);
+      return;
+    }
+    const rotated = await page.locator('.secret code').textContent();
+    expect([await valid(key), await valid(rotated!)]).toEqual([false, true]);
+    await page.getByRole('button', { name: 'Done' }).click();
+    await goTo(page, 'usage');
+    await page.getByRole('button', { name: 'qwen3-8b' }).click();
+    const total = page.locator('tfoot');
+    await expect.poll(() => page.locator('tbody').textContent()).not.toContain('llama');
+    await expect.poll(() => total.textContent()).toContain('1 row');
+    await picture(page, 'usage-filter');
+    expect(await seriousFindings(page)).toEqual([]);
+    await page.getByRole('button', { name: 'Take the filter model qwen3-8b away' }).click();
+    await expect.poll(() => page.locator('tbody').textContent()).toContain('llama');
   });
 
   it('shows a key with few models its own, and says what it cannot measure', async () => {

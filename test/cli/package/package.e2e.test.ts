@@ -110,6 +110,11 @@ describe('npm run package', () => {
     expect(existsSync(join(folder, 'opt/native'))).toBe(false);
   });
 
+  it('brings the dashboard', () => {
+    for (const file of ['index.html', 'licenses.md'])
+      expect(existsSync(join(folder, 'opt/dist/web', file)), file).toBe(true);
+  });
+
   it('brings what moves KV, by libfabric too where its headers are', () => {
     for (const file of [transferLibraryPath, fabricLibraryPath]) {
       const packed = join(opt, relative(packageRoot, file));

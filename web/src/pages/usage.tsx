@@ -3,6 +3,7 @@ import type { UsageRow } from '../api/rows.ts';
 import { count, nothing, number, plural } from '../format.ts';
 import { Button, Empty, Loading, PageHead, Trouble } from '../parts/basics.tsx';
 import { download } from '../parts/download.ts';
+import { Icon } from '../parts/icon.tsx';
 import { OperatorOnly } from '../parts/operator-only.tsx';
 import { seesAccounts, signIn } from '../state/sign-in.ts';
 import { useStore } from '../state/store.ts';
@@ -13,6 +14,9 @@ import {
   type Dimension,
   dimensions,
   groupName,
+  groupValue,
+  nextDimension,
+  type UsageFilter,
   usageCsv,
 } from '../state/usage-query.ts';
 
@@ -29,13 +33,14 @@ type Range = keyof typeof ranges | 'Dates';
 interface Filters {
   group_by: Dimension;
   range: Range;
+  filter: UsageFilter;
   /** `YYYY-MM-DD`, both days included. */
   from: string;
   to: string;
 }
 
 /** As one left it. */
-let filtersLeft: Filters = { group_by: 'model', range: '7 days', from: '', to: '' };
+let filtersLeft: Filters = { group_by: 'model', range: '7 days', filter: {}, from: '', to: '' };
 
 export function Usage() {
   if (!seesAccounts(useStore(signIn))) return <OperatorOnly title="Usage" command="hpcserve usage" />;
@@ -50,6 +55,10 @@ function UsageOfAll() {
   const change = (changes: Partial<Filters>): void => {
     filtersLeft = { ...filters, ...changes };
     setFilters(filtersLeft);
+  };
+  const look = (value: string): void => {
+    const filter = { ...filters.filter, [filters.group_by]: value };
+    change({ filter, group_by: nextDimension(filter) });
   };
   const name = `hpcserve-usage-by-${filters.group_by}`;
   const has = rows !== undefined && rows.length > 0;
@@ -80,14 +89,14 @@ function UsageOfAll() {
       {!rows && !error && <Loading rows={5} what="Asking the ledger" />}
       {rows && !error && !has && <Empty title="Nobody asked anything in this time." />}
       {has && !error && (
-        <UsageTable key={filters.group_by} rows={rows} by={filters.group_by} stale={asking} />
+        <UsageTable key={filters.group_by} rows={rows} by={filters.group_by} stale={asking} look={look} />
       )}
     </>
   );
 }
 
 function FilterBar({ filters, change }: { filters: Filters; change: (changes: Partial<Filters>) => void }) {
-  const { group_by, range, from, to } = filters;
+  const { group_by, range, filter, from, to } = filters;
   return (
     <div class="filter-bar">
       <label class="inline-field">
@@ -114,6 +123,17 @@ function FilterBar({ filters, change }: { filters: Filters; change: (changes: Pa
           </button>
         ))}
       </div>
+      {(Object.entries(filter) as [Dimension, string][]).map(([name, value]) => (
+        <button
+          type="button"
+          class="chip"
+          key={name}
+          aria-label={`Take the filter ${name} ${value} away`}
+          onClick={() => change({ filter: without(filter, name), group_by: name })}
+        >
+          {name}: <b>{value}</b> <Icon name="close" />
+        </button>
+      ))}
       {range === 'Dates' && (
         <span class="dates">
           <input
@@ -135,6 +155,10 @@ function FilterBar({ filters, change }: { filters: Filters; change: (changes: Pa
       )}
     </div>
   );
+}
+
+function without(filter: UsageFilter, name: Dimension): UsageFilter {
+  return Object.fromEntries(Object.entries(filter).filter(([other]) => other !== name));
 }
 
 function boundsOf({ range, from, to }: Filters): {
@@ -159,7 +183,7 @@ function useUsage(filters: Filters) {
   useEffect(() => {
     let current = true;
     setAnswer(({ rows }) => ({ rows, asking: true }) as typeof answer);
-    askUsage({ group_by: filters.group_by, ...boundsOf(filters) }).then(
+    askUsage({ group_by: filters.group_by, filter: filters.filter, ...boundsOf(filters) }).then(
       (rows) => current && setAnswer({ rows, asking: false }),
       (error: Error) => current && setAnswer({ error, asking: false }),
     );
@@ -211,7 +235,26 @@ function SortHead({ field, title, order, setOrder }: SortHeadProps) {
   );
 }
 
-function UsageTable({ rows, by, stale }: { rows: readonly UsageRow[]; by: Dimension; stale: boolean }) {
+interface UsageTableProps {
+  rows: readonly UsageRow[];
+  by: Dimension;
+  /** The next answer is on its way. */
+  stale: boolean;
+  /** Shows one value of the dimension by another one. */
+  look: (value: string) => void;
+}
+
+function GroupCell({ row, by, look }: Pick<UsageTableProps, 'by' | 'look'> & { row: UsageRow }) {
+  const value = groupValue(row, by);
+  if (value === undefined) return <span>{groupName(row)}</span>;
+  return (
+    <button type="button" class="look" title={`Only this ${by}`} onClick={() => look(value)}>
+      {groupName(row)}
+    </button>
+  );
+}
+
+function UsageTable({ rows, by, stale, look }: UsageTableProps) {
   const columns = columnsOf(rows);
   const [order, setOrder] = useState<Order>(
     by === 'day' ? { field: 'group', down: true } : { field: 'completion_tokens', down: true },
@@ -242,7 +285,7 @@ function UsageTable({ rows, by, stale }: { rows: readonly UsageRow[]; by: Dimens
                   aria-hidden="true"
                   style={{ width: `${(100 * (row.completion_tokens + row.prompt_tokens)) / most}%` }}
                 />
-                <span>{groupName(row)}</span>
+                <GroupCell row={row} by={by} look={look} />
               </td>
               {columns.map(({ field }) => (
                 <td class="number" key={field}>

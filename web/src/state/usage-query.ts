@@ -22,8 +22,12 @@ export const dimensions = [
 ] as const;
 export type Dimension = (typeof dimensions)[number];
 
+/** Only what has these values. */
+export type UsageFilter = Readonly<Partial<Record<Dimension, string>>>;
+
 export interface UsageQuestion {
   group_by: Dimension;
+  filter: UsageFilter;
   since_ms?: number | undefined;
   until_ms?: number | undefined;
 }
@@ -32,14 +36,15 @@ export async function askUsage(question: UsageQuestion): Promise<UsageRow[]> {
   try {
     return (await request<{ usage: UsageRow[] }>(`hpcserve/v1/usage?${parameters(question)}`)).usage;
   } catch (error) {
-    if (!(error instanceof GatewayError && error.status === 400)) throw error;
+    const filtered = Object.keys(question.filter).length > 0;
+    if (filtered || !(error instanceof GatewayError && error.status === 400)) throw error;
     const { usage } = await request<{ usage: UsageRow[] }>(`hpcserve/v1/usage?${singleParameters(question)}`);
     return usage;
   }
 }
 
-function parameters({ group_by, since_ms, until_ms }: UsageQuestion): URLSearchParams {
-  const query = new URLSearchParams({ group_by, format: 'json' });
+function parameters({ group_by, filter, since_ms, until_ms }: UsageQuestion): URLSearchParams {
+  const query = new URLSearchParams({ ...filter, group_by, format: 'json' });
   if (since_ms !== undefined) query.set('since', new Date(since_ms).toISOString());
   if (until_ms !== undefined) query.set('until', new Date(until_ms).toISOString());
   return query;
@@ -50,6 +55,18 @@ function singleParameters({ group_by, since_ms, until_ms }: UsageQuestion): URLS
   if (since_ms !== undefined) query.set('since_ms', String(since_ms));
   if (until_ms !== undefined) query.set('until_ms', String(until_ms));
   return query;
+}
+
+const times: readonly Dimension[] = ['hour', 'day', 'month'];
+
+/** The value that a row can be looked into by; undefined where it is a time, or the gateway knows no filters. */
+export function groupValue({ group }: UsageRow, by: Dimension): string | undefined {
+  return typeof group === 'string' || times.includes(by) ? undefined : group[by];
+}
+
+/** What is asked next of one value: the first of these that is not chosen yet. */
+export function nextDimension(filter: UsageFilter): Dimension {
+  return (['model', 'user', 'device', 'day'] as const).find((name) => filter[name] === undefined) ?? 'day';
 }
 
 /** What a row is of, for people. */
