@@ -206,18 +206,22 @@ static inline __attribute__((always_inline)) void attend_step(const enum hk_kv_t
   }
 }
 
+static __attribute__((noinline)) void attend_widened(struct work *w, const struct step *step, int64_t first, int query,
+                                                     int count) {
+  const struct values values = {step->rows, 0};
+  attend_step(HK_KV_F32, w, step, &values, first, query, count);
+}
+
 /* One KV head of a step by its `count` query vectors. Few of them widen values as they go, if it has whole vectors. */
 static inline __attribute__((always_inline)) void attend_head(const enum hk_kv_type type, struct work *w,
                                                               struct step *step, const struct rows *rows,
                                                               struct ahead *ahead, int64_t first, int head, int count) {
   const int64_t offset = head * w->a->head_bytes;
   const int query = (head - w->task->head_begin) * count;
-  const int widens = count > ROWS || w->a->head_dim != w->padded;
+  const int widens = type == HK_KV_F32 || count > ROWS || w->a->head_dim != w->padded;
   widen_step(type, w, rows, offset, widens, step, ahead);
-  if (widens) {
-    const struct values values = {step->rows, 0};
-    attend_step(HK_KV_F32, w, step, &values, first, query, count);
-  } else {
+  if (widens) attend_widened(w, step, first, query, count);
+  else {
     const struct values values = {rows->values, offset};
     attend_step(type, w, step, &values, first, query, count);
   }
