@@ -19,10 +19,11 @@ export const errorCodeHeader = headers.error_code;
 /** An error in OpenAI's envelope. What the message says is for the client; causes underneath stay in logs. */
 export function errorEnvelope(error: HpcserveError): OpenAiError {
   const because = error.because.length > 0 ? `: ${error.because.join('; ')}` : '';
+  const said = `${error.message}${because}`;
   const { param } = error.details;
   return {
     error: {
-      message: `${error.message}${because}. Try: ${error.try.join('; ')}`,
+      message: `${said}${/[.?!]$/.test(said) ? '' : '.'} Try: ${error.try.join('; ')}`,
       type: errorType(error.http_status),
       param: typeof param === 'string' ? param : null,
       code: openAiCodes[error.code] ?? error.code,

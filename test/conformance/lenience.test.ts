@@ -101,7 +101,7 @@ describe('members of messages', () => {
   it('of the body are refused as ever, with the name that other servers have for another', async () => {
     const response = await stage.post(chatPath, { ...chat, repeat_penalty: 1.1 });
     expect(response.status).toBe(400);
-    expect(await response.text()).toContain('did you mean `repetition_penalty`?');
+    expect(await response.text()).toContain('did you mean `repetition_penalty`? Try: ');
   });
 });
 

@@ -19,10 +19,11 @@ const retry_after_s = 1;
 function errorBody(error: HpcserveError): OpenAiError {
   const { param } = error.details;
   const reasons = error.because.length > 0 ? ` (${error.because.join('; ')})` : '';
+  const said = `${error.message}${reasons}`;
   const status = error.http_status;
   return {
     error: {
-      message: `${error.message}${reasons}. Try: ${error.try.join('; ')}`,
+      message: `${said}${/[.?!]$/.test(said) ? '' : '.'} Try: ${error.try.join('; ')}`,
       type: status === 429 ? 'rate_limit_error' : status < 500 ? 'invalid_request_error' : 'server_error',
       param: typeof param === 'string' ? param : null,
       code: openAiCodes[error.code] ?? error.code,
