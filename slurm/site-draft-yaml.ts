@@ -3,6 +3,7 @@ import { Document, isMap, isScalar, isSeq, type YAMLMap } from 'yaml';
 import { z } from 'zod';
 import { siteSchema } from '../spec/site.ts';
 import type { SiteDraft } from './discover.ts';
+import { stubLines } from './site-draft-stubs.ts';
 
 interface JsonSchema {
   description?: string;
@@ -20,7 +21,7 @@ export function renderSiteDraft(draft: SiteDraft): string {
     ...draft.warnings.map((warning) => ` CHECK: ${warning}`),
   ].join('\n');
   if (isMap(document.contents)) comment(document.contents, schema, '', draft.notes, new Set());
-  return document.toString({ lineWidth: 110 });
+  return `${document.toString({ lineWidth: 110 })}${stubLines(draft.site).join('\n')}\n`;
 }
 
 function comment(

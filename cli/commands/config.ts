@@ -2,7 +2,8 @@ import type { Command } from 'commander';
 import { configKeys } from '../config/config-schema.ts';
 import { Configuration } from '../config/configuration.ts';
 import type { CliContext } from '../context.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 
 export function registerConfig(command: Command, context: CliContext): void {
   const config = command.addHelpText(
@@ -41,7 +42,11 @@ function registerShow(config: Command, context: CliContext): void {
         value === null ? '-' : String(value),
         from ?? 'not set',
       ]);
-      for (const line of formatTable([{ title: 'KEY' }, { title: 'VALUE' }, { title: 'FROM' }], rows))
+      for (const line of fittedTable(
+        [{ title: 'KEY' }, { title: 'VALUE' }, { title: 'FROM' }],
+        rows,
+        textWidth(context),
+      ))
         context.out(line);
     });
 }
@@ -80,9 +85,10 @@ function registerExplain(config: Command, context: CliContext): void {
           source.value === undefined ? '-' : String(source.value),
         ];
       });
-      for (const line of formatTable(
+      for (const line of fittedTable(
         [{ title: '' }, { title: 'LAYER' }, { title: 'PLACE' }, { title: 'VALUE' }],
         rows,
+        textWidth(context),
       ))
         context.out(line);
     });

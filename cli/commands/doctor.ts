@@ -27,6 +27,7 @@ import {
   failedBy,
 } from '../doctor/site-checks.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { openSession } from '../site-session.ts';
 
 const statusStyle: Record<CheckStatus, StyleName> = {
@@ -91,6 +92,11 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
 
 function print(context: CliContext, { check, status, found, mend }: CheckResult): void {
   const colour = context.colour && context.tty.stdout;
-  context.out(`${style(statusStyle[status], status.padEnd(7), colour)}  ${check}: ${printable(found)}`);
-  if (mend !== undefined) context.out(`         try: ${printable(mend)}`);
+  const width = textWidth(context);
+  // The word is coloured when the line has been folded: colours have no width.
+  const [first = '', ...rest] = wrap(`${status.padEnd(7)}  ${check}: ${printable(found)}`, width, 0, 9);
+  context.out(style(statusStyle[status], first.slice(0, 7), colour) + first.slice(7));
+  for (const line of rest) context.out(line);
+  if (mend === undefined) return;
+  for (const line of wrap(`try: ${printable(mend)}`, width, 9)) context.out(line);
 }

@@ -6,7 +6,8 @@ import { warningLines } from '../../control/gateway/warnings.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession } from '../site-session.ts';
 
@@ -94,7 +95,7 @@ function registerList(gateway: Command, context: CliContext): void {
       }));
       if (context.json) return context.out(JSON.stringify({ gateways }));
       if (gateways.length === 0) return context.note('no gateway of this site has run yet');
-      for (const line of formatTable(
+      for (const line of fittedTable(
         ['GATEWAY', 'STATE', 'URL', 'HOST', 'BECAUSE'].map((title) => ({ title })),
         gateways.map(({ number, state, url, hostname, because }) => [
           String(number),
@@ -103,6 +104,7 @@ function registerList(gateway: Command, context: CliContext): void {
           hostname ?? '-',
           because ?? '',
         ]),
+        textWidth(context),
       ))
         context.out(line);
     });

@@ -37,7 +37,12 @@ Examples:
     )
     .action(async (options: InitOptions) => {
       const draft = await draftSite(context, options.local === true);
-      if (options.stdout) return context.write(draft.text);
+      if (options.stdout) {
+        const { name, text, warnings } = draft;
+        return context.json
+          ? context.out(JSON.stringify({ site: name, text, warnings }))
+          : context.write(text);
+      }
       const path =
         options.output === undefined
           ? join(context.configuration.user_folder, 'sites', `${draft.name}.yaml`)

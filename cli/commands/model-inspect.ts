@@ -9,7 +9,8 @@ import type { CliContext } from '../context.ts';
 import { summaryLines } from '../format/model-summary.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { printable } from '../format/style.ts';
-import { type Column, formatTable } from '../format/table.ts';
+import { type Column, fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 
 interface InspectOptions {
   tensors?: boolean;
@@ -108,7 +109,8 @@ function plain(value: GgufValue, items_max: number): unknown {
 function printMetadata(context: CliContext, metadata: readonly [string, unknown][]): void {
   const rows = metadata.map(([key, value]) => [printable(key), printable(JSON.stringify(value))]);
   context.out('');
-  for (const line of formatTable([{ title: 'KEY' }, { title: 'VALUE' }], rows)) context.out(line);
+  for (const line of fittedTable([{ title: 'KEY' }, { title: 'VALUE' }], rows, textWidth(context)))
+    context.out(line);
 }
 
 const tensorColumns: readonly Column[] = [
@@ -128,7 +130,7 @@ function printTensors(context: CliContext, tensors: readonly TensorRow[]): void 
     formatBytes(tensor.size_bytes),
   ]);
   context.out('');
-  for (const line of formatTable(tensorColumns, rows)) context.out(line);
+  for (const line of fittedTable(tensorColumns, rows, textWidth(context))) context.out(line);
 }
 
 function naturalNumber(text: string): number {

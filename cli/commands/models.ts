@@ -2,7 +2,8 @@ import type { Command } from 'commander';
 import { listModels, type MeshSession, type ModelEntry, meshSessions } from '../../control/gateway/admin.ts';
 import { describeProvider } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
 import { openEndpoint } from '../site-session.ts';
 
@@ -48,9 +49,10 @@ Examples:
         'ENGINES',
         'PROVIDERS',
       ];
-      for (const line of formatTable(
+      for (const line of fittedTable(
         titles.map((title) => ({ title })),
         models.map(({ entry, replicas }) => rowOf(entry, replicas)),
+        textWidth(context),
       ))
         context.out(line);
     });

@@ -13,7 +13,8 @@ import type { StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { describeIsa } from '../format/isa.ts';
 import { formatBytes } from '../format/quantities.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { addMeshOptions, type MeshOptions, meshQuery } from '../mesh-options.ts';
 import { openEndpoint, openSession } from '../site-session.ts';
 
@@ -57,11 +58,14 @@ Examples:
             ...(nodes ? { nodes } : {}),
           }),
         );
-      if (!ofMesh) for (const line of formatTable(titled(kindTitles), offers.map(rowOf))) context.out(line);
+      if (!ofMesh)
+        for (const line of fittedTable(titled(kindTitles), offers.map(rowOf), textWidth(context)))
+          context.out(line);
       if (because !== undefined) return context.note(`nodes that serve are not known: ${because}`);
       if (!nodes || nodes.length === 0) return context.note('no node in the mesh is like that');
       if (!ofMesh) context.out('');
-      for (const line of formatTable(titled(nodeTitles), nodes.map(nodeRow))) context.out(line);
+      for (const line of fittedTable(titled(nodeTitles), nodes.map(nodeRow), textWidth(context)))
+        context.out(line);
     });
 }
 

@@ -32,8 +32,9 @@ import type { CliContext } from '../context.ts';
 import { readDeviceFile } from '../format/device-file.ts';
 import { formatBytes } from '../format/quantities.ts';
 import { style } from '../format/style.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
 import { plotCdf } from '../format/text-plot.ts';
+import { textWidth } from '../format/wrap.ts';
 
 interface SimulateOptions {
   model?: string;
@@ -310,9 +311,10 @@ function print(
       ['E2E ms', report.e2e_ms],
     ] as const
   ).map(([name, values]) => [name, ...figures(values)]);
-  for (const line of formatTable(
+  for (const line of fittedTable(
     titles.map((title, index) => ({ title, ...(index > 0 ? { align: 'right' as const } : {}) })),
     rows,
+    textWidth(context),
   ))
     context.out(line);
   context.out('');

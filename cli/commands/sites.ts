@@ -3,7 +3,8 @@ import type { Command } from 'commander';
 import { type ListedSite, listSites, type SitePlaces } from '../../control/state/site-list.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { sitePlaces } from '../site-places.ts';
 
 export function registerSites(command: Command, context: CliContext): void {
@@ -28,9 +29,10 @@ export function registerSites(command: Command, context: CliContext): void {
         site.path,
       ]);
       const titles = ['SITE', 'ORIGIN', 'DESCRIPTION', 'FILE'];
-      for (const line of formatTable(
+      for (const line of fittedTable(
         titles.map((title) => ({ title })),
         rows,
+        textWidth(context),
       ))
         context.out(line);
     });

@@ -25,7 +25,7 @@ import { moveLines } from '../format/moves.ts';
 import { describeOverSites } from '../format/over-sites.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
@@ -157,9 +157,10 @@ function render(
     const titles = ['JOB', 'STATE', 'NODE', 'REPLICA', 'REPLICA STATE', 'ENGINE', 'DEVICE'];
     if (rows.length > 0)
       lines.push(
-        ...formatTable(
+        ...fittedTable(
           titles.map((title) => ({ title })),
           rows,
+          textWidth(context) - 2,
         ).map((line) => `  ${line}`),
       );
     const confirmed = confirmationLines(report, textWidth(context), whole);

@@ -19,6 +19,10 @@ import { openSession, readSpec } from '../site-session.ts';
 const speaking = join(packageRoot, 'examples/try.gguf');
 const deployment = 'try';
 
+interface TryOptions {
+  maxTokens?: number;
+}
+
 export function registerTry(command: Command, context: CliContext): void {
   command
     .option('--max-tokens <count>', 'longest answer', parseNumber)

@@ -15,7 +15,7 @@ import type { CliContext } from '../context.ts';
 import { expectations, groupName, milliseconds, number } from './predictions.ts';
 import { formatBytes } from './quantities.ts';
 import { style } from './style.ts';
-import { formatTable } from './table.ts';
+import { fittedTable, formatTable } from './table.ts';
 import { textWidth, wrap } from './wrap.ts';
 
 /** Runners-up that are shown without --explain. */
@@ -95,16 +95,16 @@ function jobLines(launches: readonly PlannedLaunch[], width: number): string[] {
     } else rows.push({ first: index, last: index, cells, key, units: [...launch.units] });
   }
   const titles = ['JOB', 'NODE KIND', 'PARTITION', 'DEVICES', 'CPUS', 'MEMORY', 'TIME', 'REPLICAS'];
-  const lines = formatTable(
-    titles.map((title) => ({ title })),
-    rows.map(({ first, last, cells, units }) => [
-      first === last ? `${first + 1}` : `${first + 1}-${last + 1}`,
-      ...cells,
-      replicaNames(units),
-    ]),
-  );
+  const columns = titles.map((title) => ({ title }));
+  const cells = rows.map(({ first, last, cells: own, units }) => [
+    first === last ? `${first + 1}` : `${first + 1}-${last + 1}`,
+    ...own,
+    replicaNames(units),
+  ]);
+  const lines = formatTable(columns, cells);
   const at = lines[0]!.indexOf('REPLICAS');
-  return lines.flatMap((line) => foldFrom(line, at, width));
+  const folded = lines.flatMap((line) => foldFrom(line, at, width));
+  return folded.every((line) => [...line].length <= width) ? folded : fittedTable(columns, cells, width);
 }
 
 /** A line whose end is folded under the column where it begins, where there is room for that. */

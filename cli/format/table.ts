@@ -1,5 +1,6 @@
 /** Plain tables: columns as wide as their widest cell, two spaces between, no lines. */
 import { printable } from './style.ts';
+import { wrap } from './wrap.ts';
 
 export interface Column {
   title: string;
@@ -26,6 +27,30 @@ export function formatTable(columns: readonly Column[], given: readonly (readonl
       .join('  ')
       .trimEnd();
   return [line(columns.map((column) => column.title)), ...rows.map(line)];
+}
+
+/**
+ * The same where there is room for it; else each row as lines of `TITLE value`, folded, with an empty line after it.
+ * @param width columns of the terminal; Infinity: there is room
+ */
+export function fittedTable(
+  columns: readonly Column[],
+  rows: readonly (readonly string[])[],
+  width: number,
+): string[] {
+  const table = formatTable(columns, rows);
+  if (table.every((line) => plainLength(line) <= width)) return table;
+  const title_columns = Math.max(...columns.map(({ title }) => plainLength(title)));
+  return rows.flatMap((row, at) => [
+    ...(at > 0 ? [''] : []),
+    ...row.flatMap((text, index) => {
+      const { title, styled } = columns[index]!;
+      const shown = styled ? text : cell(text);
+      if (shown === '') return [];
+      const label = title === '' ? '' : `${title.padEnd(title_columns)}  `;
+      return styled ? [`${label}${shown}`] : wrap(`${label}${shown}`, width, 0, label.length);
+    }),
+  ]);
 }
 
 /** Made safe for a terminal, and for a line: names of others may hold line breaks, and marks that turn text around. */

@@ -88,6 +88,24 @@ async function discovered(
   return { site: siteSchema.parse(parse(text)), text, warnings: draft.warnings };
 }
 
+test('what no cluster says stands there to take the # away from', async () => {
+  const { text, site } = await discovered([group('gpu', ['n1'], 'gpu:a100:4', [])], [partition('gpu')]);
+  expect(site).toMatchObject({ network: { private_fabric: false }, model_aliases: {} });
+  const [said, stubs] = text.split('\n## Slurm does not say these.');
+  const taken = stubs!
+    .split('\n')
+    .filter((line) => line.startsWith('# '))
+    .map((line) => line.slice(2));
+  const filled = siteSchema.parse(parse([said, ...taken].join('\n')));
+  expect(filled.runtime).toMatchObject({ modules: ['cuda', 'python'], engines: { vllm: true } });
+  expect(filled).toMatchObject({
+    network: { prefer: 'hsn0' },
+    models_dir: expect.any(String),
+    model_aliases: { small: expect.any(String) },
+  });
+  expect(text).toContain('account: proj42');
+});
+
 describe('node kinds', () => {
   test('MIG slices, and GPUs without a type', async () => {
     const mig = await discovered([group('gpu', ['n1'], 'gpu:a100_1g.10gb:7', [])], [partition('gpu')]);

@@ -1,8 +1,8 @@
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { CliContext } from '../../../cli/context.ts';
 import { formatBytes, formatDuration } from '../../../cli/format/quantities.ts';
 import { printable, wantsColour } from '../../../cli/format/style.ts';
-import { formatTable } from '../../../cli/format/table.ts';
+import { fittedTable, formatTable } from '../../../cli/format/table.ts';
 import { parseSince } from '../../../cli/parse-since.ts';
 import { TerminalView } from '../../../cli/progress/terminal-view.ts';
 import { csvField, markdownField } from '../../../ledger/usage-text.ts';
@@ -91,4 +91,27 @@ it('redraws what moves below what is done, and never lets a live line wrap', () 
   view.show({ at_ms: 500, kind: 'running', job_id: '7', nodes: 'gh1' });
   // One line up, erased, and the finished line in its place; nothing is live any more.
   expect(screen).toBe('\u001b[1A\u001b[J✓ job 7 runs on gh1\n');
+});
+
+describe('a table on a terminal that is too narrow for it', () => {
+  const columns = [{ title: 'NAME' }, { title: 'WHAT IT IS' }, { title: 'N' }];
+  const rows = [
+    ['first', 'words of some length that are folded', '1'],
+    ['second', '', '2'],
+  ];
+
+  it('stands as lines of a title and a value, none of them longer', () => {
+    const lines = fittedTable(columns, rows, 30);
+    expect(lines).toEqual([
+      'NAME        first',
+      'WHAT IT IS  words of some',
+      '            length that are',
+      '            folded',
+      'N           1',
+      '',
+      'NAME        second',
+      'N           2',
+    ]);
+    expect(fittedTable(columns, rows, 100)).toEqual(formatTable(columns, rows));
+  });
 });
