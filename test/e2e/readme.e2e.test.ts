@@ -87,7 +87,8 @@ describe('the session of the README', () => {
   beforeAll(async () => {
     terminal = new Terminal(
       ['npm', 'run', '--silent', 'cluster', '--', 'shell', '--name', cluster],
-      process.env,
+      // Progress in lines, as the README shows it.
+      { ...process.env, TERM: 'dumb' },
     );
     await terminal.waitFor(/a shell of \w+ on cluster/);
   }, 180_000);
