@@ -1,6 +1,6 @@
 /** A step of the build: see compile-kernels.ts and compile-fabric.ts. */
 import { dirname } from 'node:path';
-import { cpuKernelsPath } from '../native/cpu-kernel-sets.ts';
+import { cpuKernelsPath } from '../native/cpu-kernels-file.ts';
 import { transferLibraryPath } from '../native/fabric/library-files.ts';
 import { compileFabric } from './compile-fabric.ts';
 import { compileKernels } from './compile-kernels.ts';

@@ -18,7 +18,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
-import { cpuKernelsFile } from '../native/cpu-kernel-sets.ts';
+import { cpuKernelsFile } from '../native/cpu-kernels-file.ts';
 import { runCompiler } from './c-library.ts';
 
 const sources = join(packageRoot, 'native/kernels');

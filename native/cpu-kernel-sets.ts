@@ -5,14 +5,9 @@
 import { createHash } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { cpus, hostname } from 'node:os';
-import { join } from 'node:path';
 import { z } from 'zod';
-import { packageRoot } from '../host/package-root.ts';
+import { cpuKernelsPath } from './cpu-kernels-file.ts';
 import { nativeCacheFile, writeNativeCache } from './probe.ts';
-
-export const cpuKernelsFile = 'libhpcserve-kernels.so';
-/** Where the build puts the library, also in an archive. */
-export const cpuKernelsPath = join(packageRoot, 'dist/native/kernels', cpuKernelsFile);
 
 const namesSchema = z.object({ compiled: z.array(z.string()), sets: z.array(z.string()) });
 /** Names of instruction sets, the fastest first. */

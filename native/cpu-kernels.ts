@@ -5,7 +5,7 @@
  */
 import { existsSync } from 'node:fs';
 import koffi from 'koffi';
-import { cpuKernelsPath } from './cpu-kernel-sets.ts';
+import { cpuKernelsPath } from './cpu-kernels-file.ts';
 import { type Bound, bind, type Pointer, type SignatureTable } from './signature.ts';
 
 /** enum hk_set, the fastest first, and the names that messages use. */

@@ -1,7 +1,7 @@
 /** Copies past the caches, for memory that nobody reads soon (native/kernels/stream-copy.c). */
 import { existsSync } from 'node:fs';
 import koffi from 'koffi';
-import { cpuKernelsPath } from './cpu-kernel-sets.ts';
+import { cpuKernelsPath } from './cpu-kernels-file.ts';
 import { bind, type Pointer } from './signature.ts';
 
 /** The ranges may not overlap. */

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { compileKernels } from '../../../.ci/compile-kernels.ts';
-import { cpuKernelsFile } from '../../../native/cpu-kernel-sets.ts';
 import { loadCpuKernels } from '../../../native/cpu-kernels.ts';
+import { cpuKernelsFile } from '../../../native/cpu-kernels-file.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-kernels-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
