@@ -14,16 +14,25 @@ const timeBuckets_s = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
  */
 const event_loop_ms = 100;
 
-/** Sums of one model at one endpoint. Plain numbers, since labels cost more than the whole count of a request. */
+/** Buckets of the time per output token, seconds: from a small model on a GPU to a large one on CPUs. */
+const tokenBuckets_s = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5];
+/** Beyond so many combinations of model, endpoint and node, nodes count as `other`. */
+const cells_max = 2000;
+
+/** Sums of one model at one endpoint, by one node. Plain numbers, since labels cost more than the whole count of a request. */
 interface Cell {
   model: string;
   endpoint: string;
-  /** Requests by status. */
+  node: string;
+  /** Requests by status, and those that succeeded by why they ended. */
   statuses: Map<number, number>;
+  finished: Map<string, number>;
   prompt_tokens: number;
   completion_tokens: number;
+  cached_tokens: number;
   duration: Distribution;
   ttft: Distribution;
+  tpot: Distribution;
 }
 
 interface Distribution {
@@ -34,7 +43,15 @@ interface Distribution {
 
 export interface MetricsSource {
   sessions(): { reachable: number; unreachable: number };
-  replicas(): { model: string; running: number; waiting: number; max_sequences: number }[];
+  replicas(): {
+    model: string;
+    session: { facts: { node: string } };
+    running: number;
+    waiting: number;
+    max_sequences: number;
+    kv_tokens_total: number;
+    kv_tokens_used: number;
+  }[];
   /** What this gateway measured of the load. */
   workloads(): MeasuredWorkload[];
   /** What the folder and the gossip of the mesh brought and refused. */
@@ -50,6 +67,7 @@ export interface MetricsSource {
 export class GatewayMetrics {
   readonly #registry = new Registry();
   readonly #cells = new Map<string, Map<string, Cell>>();
+  #cellCount = 0;
   readonly #retries: Counter;
   readonly #continuations: Counter;
   readonly #refusals: Counter;
@@ -61,6 +79,9 @@ export class GatewayMetrics {
       prefix: 'hpcserve_gateway_',
       eventLoopMonitoringPrecision: event_loop_ms,
     });
+    // Gauges with the names of counters, which say what those by type say, too.
+    for (const what of ['handles', 'requests', 'resources'])
+      this.#registry.removeSingleMetric(`hpcserve_gateway_nodejs_active_${what}_total`);
     this.#retries = new Counter({
       name: 'hpcserve_retries_total',
       help: 'Requests sent to another replica after one failed',
@@ -94,12 +115,21 @@ export class GatewayMetrics {
   }
 
   answered(record: RequestRecord): void {
-    const cell = this.#cell(record.served_model ?? 'other', record.endpoint);
+    const { served_model = 'other', endpoint, session, ttft_ms, duration_ms, completion_tokens = 0 } = record;
+    const cell = this.#cell(served_model, endpoint, session?.node ?? '');
     cell.statuses.set(record.status, (cell.statuses.get(record.status) ?? 0) + 1);
     cell.prompt_tokens += record.prompt_tokens ?? 0;
-    cell.completion_tokens += record.completion_tokens ?? 0;
-    observe(cell.duration, record.duration_ms / 1000);
-    if (record.ttft_ms !== undefined) observe(cell.ttft, record.ttft_ms / 1000);
+    cell.completion_tokens += completion_tokens;
+    cell.cached_tokens += record.cached_tokens ?? 0;
+    if (record.error_code === undefined) {
+      const reason = finishReasons.has(record.finish_reason ?? '') ? record.finish_reason! : 'other';
+      cell.finished.set(reason, (cell.finished.get(reason) ?? 0) + 1);
+    }
+    observe(cell.duration, timeBuckets_s, duration_ms / 1000);
+    if (ttft_ms === undefined) return;
+    observe(cell.ttft, timeBuckets_s, ttft_ms / 1000);
+    if (completion_tokens > 1)
+      observe(cell.tpot, tokenBuckets_s, (duration_ms - ttft_ms) / 1000 / (completion_tokens - 1));
   }
 
   retried(model: string): void {
@@ -127,71 +157,114 @@ export class GatewayMetrics {
     for (const byEndpoint of this.#cells.values()) yield* byEndpoint.values();
   }
 
-  #cell(model: string, endpoint: string): Cell {
+  #cell(model: string, endpoint: string, node: string): Cell {
     let byEndpoint = this.#cells.get(model);
     if (!byEndpoint) {
       byEndpoint = new Map();
       this.#cells.set(model, byEndpoint);
     }
-    let cell = byEndpoint.get(endpoint);
+    const place = `${endpoint}\0${node}`;
+    let cell = byEndpoint.get(place);
     if (!cell) {
+      if (this.#cellCount >= cells_max && node !== 'other') return this.#cell(model, endpoint, 'other');
+      this.#cellCount++;
       cell = {
         model,
         endpoint,
+        node,
         statuses: new Map(),
+        finished: new Map(),
         prompt_tokens: 0,
         completion_tokens: 0,
+        cached_tokens: 0,
         duration: { counts: new Float64Array(timeBuckets_s.length + 1), sum_s: 0 },
         ttft: { counts: new Float64Array(timeBuckets_s.length + 1), sum_s: 0 },
+        tpot: { counts: new Float64Array(tokenBuckets_s.length + 1), sum_s: 0 },
       };
-      byEndpoint.set(endpoint, cell);
+      byEndpoint.set(place, cell);
     }
     return cell;
   }
 }
 
-/** Sums over answered requests. */
+/** What OpenAI's API has as reasons; an engine's own would be a label that nobody bounds. */
+const finishReasons = new Set(['stop', 'length', 'tool_calls', 'content_filter', 'function_call']);
+const cellLabels = ['model_name', 'endpoint', 'node'] as const;
+type CellLabel = (typeof cellLabels)[number];
+
+const labelsOf = ({ model, endpoint, node }: Cell): Record<CellLabel, string> => ({
+  model_name: model,
+  endpoint,
+  node,
+});
+
+/** Sums over answered requests: vLLM's names behind `hpcserve_`, and its label `model_name`. */
 function registerAnswers(registry: Registry, cells: () => Iterable<Cell>): void {
   const registers = [registry];
-  new Counter({
-    name: 'hpcserve_requests_total',
-    help: 'Answered requests',
-    labelNames: ['model', 'endpoint', 'status'],
-    registers,
-    collect() {
-      this.reset();
-      for (const { model, endpoint, statuses } of cells()) {
-        for (const [status, count] of statuses) this.inc({ model, endpoint, status }, count);
-      }
-    },
-  });
-  new Counter({
-    name: 'hpcserve_tokens_total',
-    help: 'Tokens of answered requests as the replicas counted them',
-    labelNames: ['model', 'endpoint', 'kind'],
-    registers,
-    collect() {
-      this.reset();
-      for (const { model, endpoint, prompt_tokens, completion_tokens } of cells()) {
-        this.inc({ model, endpoint, kind: 'prompt' }, prompt_tokens);
-        this.inc({ model, endpoint, kind: 'completion' }, completion_tokens);
-      }
-    },
-  });
-  for (const [name, help, which] of [
+  for (const [name, help, label, countsOf] of [
+    ['hpcserve_requests_total', 'Answered requests, by HTTP status', 'status', (cell: Cell) => cell.statuses],
     [
-      'hpcserve_request_duration_seconds',
+      'hpcserve_request_success_total',
+      'Requests that were answered without an error, by why the answer ended',
+      'finished_reason',
+      (cell: Cell) => cell.finished,
+    ],
+  ] as const)
+    new Counter({
+      name,
+      help,
+      labelNames: [...cellLabels, label],
+      registers,
+      collect() {
+        this.reset();
+        for (const cell of cells())
+          for (const [value, count] of countsOf(cell)) this.inc({ ...labelsOf(cell), [label]: value }, count);
+      },
+    });
+  for (const [name, help, field] of [
+    ['hpcserve_prompt_tokens_total', 'Tokens of prompts, as the replicas counted them', 'prompt_tokens'],
+    [
+      'hpcserve_generation_tokens_total',
+      'Tokens of answers, as the replicas counted them',
+      'completion_tokens',
+    ],
+    [
+      'hpcserve_prompt_tokens_cached_total',
+      'Tokens of prompts that replicas took from a cache',
+      'cached_tokens',
+    ],
+  ] as const)
+    new Counter({
+      name,
+      help,
+      labelNames: cellLabels,
+      registers,
+      collect() {
+        this.reset();
+        for (const cell of cells()) this.inc(labelsOf(cell), cell[field]);
+      },
+    });
+  for (const [name, help, which, buckets_s] of [
+    [
+      'hpcserve_e2e_request_latency_seconds',
       'From the arrival of a request to the end of its answer',
       'duration',
+      timeBuckets_s,
     ],
     [
-      'hpcserve_time_to_first_byte_seconds',
+      'hpcserve_time_to_first_token_seconds',
       'From the arrival of a request to the first byte of its answer',
       'ttft',
+      timeBuckets_s,
     ],
-  ] as const) {
-    registry.registerMetric(new CellHistogram(name, help, cells, which));
-  }
+    [
+      'hpcserve_request_time_per_output_token_seconds',
+      'Mean time of a request between tokens of its answer, behind the first',
+      'tpot',
+      tokenBuckets_s,
+    ],
+  ] as const)
+    registry.registerMetric(new CellHistogram(name, help, cells, which, buckets_s));
 }
 
 /** What sessions are there, and how full they are. */
@@ -208,21 +281,37 @@ function registerReplicas(registry: Registry, source: MetricsSource): void {
       this.set({ state: 'unreachable' }, unreachable);
     },
   });
-  new Gauge({
-    name: 'hpcserve_sequences',
-    help: 'Load of all reachable replicas of a model, as they report it',
-    labelNames: ['model', 'kind'],
-    registers,
-    collect() {
-      this.reset();
-      for (const { model, running, waiting, max_sequences } of source.replicas()) {
-        this.inc({ model, kind: 'running' }, running);
-        this.inc({ model, kind: 'waiting' }, waiting);
-        this.inc({ model, kind: 'capacity' }, max_sequences);
-      }
-    },
-  });
+  for (const [name, help, read] of [
+    [
+      'hpcserve_num_requests_running',
+      'Requests that replicas compute now, as they report it',
+      (r) => r.running,
+    ],
+    ['hpcserve_num_requests_waiting', 'Requests that wait at replicas, as they report it', (r) => r.waiting],
+    [
+      'hpcserve_num_requests_capacity',
+      'Requests that replicas can compute at a time',
+      (r) => r.max_sequences,
+    ],
+    ['hpcserve_kv_cache_tokens', 'Tokens that the KV caches of replicas hold', (r) => r.kv_tokens_used],
+    ['hpcserve_kv_cache_capacity_tokens', 'Tokens that fit into them', (r) => r.kv_tokens_total],
+  ] as const satisfies readonly (readonly [string, string, (replica: Load) => number])[])
+    new Gauge({
+      name,
+      help,
+      labelNames: ['model_name', 'node'],
+      registers,
+      collect() {
+        this.reset();
+        for (const replica of source.replicas()) {
+          const labels = { model_name: replica.model, node: replica.session.facts.node };
+          this.inc(labels, read(replica));
+        }
+      },
+    });
 }
+
+type Load = ReturnType<MetricsSource['replicas']>[number];
 
 /** What was measured of the load. */
 function registerWorkloads(registry: Registry, source: MetricsSource): void {
@@ -257,42 +346,50 @@ function registerWorkloads(registry: Registry, source: MetricsSource): void {
   });
 }
 
-function observe(distribution: Distribution, value_s: number): void {
+function observe(distribution: Distribution, buckets_s: readonly number[], value_s: number): void {
   let bucket = 0;
-  while (bucket < timeBuckets_s.length && value_s > timeBuckets_s[bucket]!) bucket++;
+  while (bucket < buckets_s.length && value_s > buckets_s[bucket]!) bucket++;
   distribution.counts[bucket]!++;
   distribution.sum_s += value_s;
 }
 
 /** A histogram that is filled from the cells when it is asked, in the shape prom-client prints. */
-class CellHistogram extends Histogram<'model' | 'endpoint' | 'le'> {
+class CellHistogram extends Histogram<CellLabel | 'le'> {
   readonly #name: string;
   readonly #help: string;
   readonly #cells: () => Iterable<Cell>;
-  readonly #which: 'duration' | 'ttft';
+  readonly #which: 'duration' | 'ttft' | 'tpot';
+  readonly #buckets_s: readonly number[];
   /** Says how an export looks; never observes anything. */
-  readonly #empty: Histogram<'model' | 'endpoint' | 'le'>;
+  readonly #empty: Histogram<CellLabel | 'le'>;
 
-  constructor(name: string, help: string, cells: () => Iterable<Cell>, which: 'duration' | 'ttft') {
-    super({ name, help, labelNames: ['model', 'endpoint'], registers: [] });
-    this.#empty = new Histogram({ name, help, labelNames: ['model', 'endpoint'], registers: [] });
+  constructor(
+    name: string,
+    help: string,
+    cells: () => Iterable<Cell>,
+    which: 'duration' | 'ttft' | 'tpot',
+    buckets_s: readonly number[],
+  ) {
+    super({ name, help, labelNames: cellLabels, registers: [] });
+    this.#empty = new Histogram({ name, help, labelNames: cellLabels, registers: [] });
+    this.#buckets_s = buckets_s;
     this.#name = name;
     this.#help = help;
     this.#cells = cells;
     this.#which = which;
   }
 
-  override async get(): ReturnType<Histogram<'model' | 'endpoint' | 'le'>['get']> {
+  override async get(): ReturnType<Histogram<CellLabel | 'le'>['get']> {
     const name = this.#name;
     const base = await this.#empty.get();
     const values: typeof base.values = [];
     for (const cell of this.#cells()) {
       const { counts, sum_s } = cell[this.#which];
-      const labels = { model: cell.model, endpoint: cell.endpoint };
+      const labels = labelsOf(cell);
       let total = 0;
       counts.forEach((count, bucket) => {
         total += count;
-        const le = timeBuckets_s[bucket] ?? '+Inf';
+        const le = this.#buckets_s[bucket] ?? '+Inf';
         values.push({ labels: { ...labels, le }, value: total, metricName: `${name}_bucket` });
       });
       values.push({ labels, value: sum_s, metricName: `${name}_sum` });
@@ -302,7 +399,7 @@ class CellHistogram extends Histogram<'model' | 'endpoint' | 'le'> {
   }
 
   /** What the registry prints by, where a metric has it (it does not join labels first); absent from the types. */
-  getForPromString(): ReturnType<Histogram<'model' | 'endpoint' | 'le'>['get']> {
+  getForPromString(): ReturnType<Histogram<CellLabel | 'le'>['get']> {
     return this.get();
   }
 }

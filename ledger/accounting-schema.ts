@@ -16,14 +16,14 @@ export const unsummed = 'sequence > (SELECT sequence FROM summed)';
 
 const summedValues = summedColumns.map((name) => `sum(${name})`).join(', ');
 const firstAndLast = 'first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)';
-const addedHours = `ON CONFLICT (hour, series_ref) DO UPDATE SET
+const addToHour = `ON CONFLICT (hour, series_ref) DO UPDATE SET
   ${summedColumns.map((name) => `${name} = ${name} + excluded.${name}`).join(', ')}, ${firstAndLast}`;
 const addedSpent = `ON CONFLICT (key_id, day) DO UPDATE SET requests = requests + excluded.requests,
   tokens = tokens + excluded.tokens, device_us = device_us + excluded.device_us`;
 
 /** Adds to an hour of a series: its columns in their order. */
 export const addHourSql = `INSERT INTO hours VALUES (${Array.from({ length: 2 + summedColumns.length + 2 }, () => '?').join()})
-  ${addedHours}`;
+  ${addToHour}`;
 /** Adds to the day of a key: key, day, requests, tokens, device_us. */
 export const addSpentSql = `INSERT INTO spent (key_id, day, requests, tokens, device_us) VALUES (?, ?, ?, ?, ?) ${addedSpent}`;
 
@@ -35,7 +35,7 @@ const tail = `SELECT ${requestAsHour} FROM request_rows WHERE ${unsummed}`;
 /** Adds to the sums what a process that was killed had not added yet. */
 export const sumTailSql = `
   INSERT INTO hours SELECT hour, series_ref, ${summedValues}, min(first_ms), max(last_ms) FROM (${tail}) WHERE true
-    GROUP BY 1, 2 ${addedHours};
+    GROUP BY 1, 2 ${addToHour};
   INSERT INTO spent (key_id, day, requests, tokens, device_us) ${spentOf(tail)} ${addedSpent};
   ${noteSummed}
 `;
@@ -96,7 +96,6 @@ export const accountingSql = `
   ALTER TABLE sessions ADD COLUMN provider_id TEXT;
   ALTER TABLE sessions ADD COLUMN devices TEXT;
   ALTER TABLE sessions ADD COLUMN device_count INTEGER;
-  ALTER TABLE sessions ADD COLUMN last_seen_ms INTEGER;
   ALTER TABLE spent ADD COLUMN device_us INTEGER NOT NULL DEFAULT 0;
 
   CREATE TABLE series (

@@ -13,8 +13,8 @@ const series_max = 20_000;
 const unsummed_max = 4096;
 
 /**
- * Writes records into the tables of one ledger. `write` and `sum` are to be called within a transaction, and `committed`
- * or `rolledBack` behind it.
+ * Writes records into the tables of one ledger. `write` and `sum` are to be called within a transaction, and
+ * `committed` or `rolledBack` behind it.
  */
 export class RequestWriter {
   readonly #insert: Database.Statement;

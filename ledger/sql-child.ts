@@ -1,6 +1,6 @@
 /**
- * Runs one question of SQL on ledgers that it cannot write, and ends: a question on stdin, the answer on stdout, why not
- * on stderr. A process of its own, since SQLite in a thread cannot be stopped from outside.
+ * Runs one question of SQL on ledgers that it cannot write, and ends: a question on stdin, the answer on stdout, why
+ * not on stderr. A process of its own, since SQLite in a thread cannot be stopped from outside.
  */
 import { readFileSync } from 'node:fs';
 import Database from 'better-sqlite3';

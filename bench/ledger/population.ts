@@ -1,4 +1,3 @@
-/** Requests as a site of 200 users has them: a few of them ask for most, of six models on two nodes each. */
 import type { RequestRecord, SessionFacts } from '../../ledger/index.ts';
 
 const users = 200;
@@ -6,6 +5,7 @@ const models = 6;
 const nodes_each = 2;
 const hour_ms = 3_600_000;
 
+/** Requests as a site of 200 users has them: a few of them ask for most, of six models on two nodes each. */
 export class Population {
   readonly #sessions: SessionFacts[][];
   readonly #first_ms: number;

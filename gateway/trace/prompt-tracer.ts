@@ -36,7 +36,7 @@ export class PromptTracer {
 
   /** @param file with the salt, which all gateways of a site share; made where it is absent */
   static open(file: string): PromptTracer {
-    // Of two gateways that start at once, the one that reads before the other writes hashes by itself until it restarts.
+    // Of two gateways that start at once, one may hash by a salt of its own until it restarts.
     if (!existsSync(file)) writeFileAtomically(file, `${randomBytes(32).toString('base64url')}\n`);
     return new PromptTracer(Buffer.from(readFileSync(file, 'utf8').trim(), 'base64url'));
   }

@@ -77,7 +77,7 @@ it('a second gateway serves the same keys, and goes on when the first is killed'
   const usage = JSON.parse((await home.run(['usage', '--by', 'key', '--json'])).stdout).usage;
   expect(usage).toHaveLength(1);
   expect(usage[0].requests).toBeGreaterThanOrEqual(3);
-  expect(usage[0].name).toBeTruthy();
+  expect(usage[0].key_name).toBeTruthy();
 });
 
 it('doctor shows what did not belong to the mesh and was refused; the mesh goes on', async () => {

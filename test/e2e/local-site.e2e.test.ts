@@ -91,7 +91,7 @@ describe('the local site', () => {
     expect((await home.run(['models', '--json'])).stdout).toContain('"tiny"');
     expect((await home.run(['endpoint'])).stdout).toBe(`${url}\n`);
     expect((await home.run(['usage', '--by', 'model', '--since', '1h', '--csv'])).stdout).toMatch(
-      /\ntiny,,[2-9],0,/,
+      /\ntiny,[2-9],0,/,
     );
     expect((await home.run(['logs', 'demo', '--tail', '3'])).stdout).toMatch(/^agent /m);
     expect((await home.run(['chat', 'absent', 'Hi'])).stderr).toMatch(/404[\s\S]*there is tiny/);

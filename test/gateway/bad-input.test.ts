@@ -286,13 +286,13 @@ describe('what operators see', () => {
     await stillServes();
     const metrics = await (await stage.admin('/metrics')).text();
     expect(metrics).toMatch(
-      /hpcserve_requests_total\{model="tiny",endpoint="\/v1\/chat\/completions",status="200"\} [1-9]/,
+      /hpcserve_requests_total\{model_name="tiny",endpoint="\/v1\/chat\/completions",node="node1",status="200"\} [1-9]/,
     );
     expect(metrics).toMatch(
-      /hpcserve_tokens_total\{model="tiny",endpoint="\/v1\/chat\/completions",kind="completion"\} [1-9]/,
+      /hpcserve_generation_tokens_total\{model_name="tiny",endpoint="\/v1\/chat\/completions",node="node1"\} [1-9]/,
     );
     expect(metrics).toMatch(
-      /hpcserve_request_duration_seconds_bucket\{model="tiny",endpoint="\/v1\/chat\/completions",le="\+Inf"\} [1-9]/,
+      /hpcserve_e2e_request_latency_seconds_bucket\{model_name="tiny",endpoint="\/v1\/chat\/completions",node="node1",le="\+Inf"\} [1-9]/,
     );
     expect(metrics).toContain('hpcserve_sessions{state="reachable"}');
     // Names that clients make up must not become series.

@@ -1,0 +1,93 @@
+/** What the gateway tells Prometheus, judged by Prometheus' own programs. */
+import { spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { freePort } from '../free-port.ts';
+import { chatAnswer, chunkEvent, doneEvent, json, shareStage, stream, until, usageEvent } from './support.ts';
+
+const shared = shareStage();
+const isThere = (program: string): boolean => spawnSync(program, ['--version']).status === 0;
+const path = '/v1/chat/completions';
+const chat = { model: 'tiny', messages: [{ role: 'user', content: 'hi' }] };
+
+async function metricsAfterRequests(): Promise<string> {
+  await shared.session(json(chatAnswer), { node: 'node1' });
+  const streaming = [chunkEvent('a'), chunkEvent('b', 'stop'), usageEvent, doneEvent];
+  await shared.session(stream(streaming), { node: 'node "2"\\', name: 'org/other' });
+  await (await shared.stage.post(path, chat)).text();
+  await (await shared.stage.post(path, { ...chat, model: 'org/other', stream: true })).text();
+  return (await shared.stage.admin('/metrics')).text();
+}
+
+it('are named as vLLM names them, by model and node', async () => {
+  const text = await metricsAfterRequests();
+  for (const name of [
+    'num_requests_running',
+    'num_requests_waiting',
+    'kv_cache_tokens',
+    'prompt_tokens_total',
+    'generation_tokens_total',
+    'request_success_total',
+    'time_to_first_token_seconds_count',
+    'request_time_per_output_token_seconds_count',
+    'e2e_request_latency_seconds_count',
+  ])
+    expect(text, name).toMatch(new RegExp(`^hpcserve_${name}\\{model_name="tiny",.*node="node1"`, 'm'));
+  expect(text).toMatch(/finished_reason="stop"\} 1$/m);
+  expect(text).toContain('node="node \\"2\\"\\\\"');
+});
+
+describe.skipIf(!isThere('promtool') || !isThere('prometheus'))('Prometheus', () => {
+  it('finds nothing wrong with them', async () => {
+    const { status, stderr, stdout } = spawnSync('promtool', ['check', 'metrics'], {
+      input: await metricsAfterRequests(),
+      encoding: 'utf8',
+    });
+    expect({ status, said: stdout + stderr }).toEqual({ status: 0, said: '' });
+  });
+
+  it('reads them from the gateway, with a token', async () => {
+    await metricsAfterRequests();
+    const folder = mkdtempSync(join(tmpdir(), 'hpcserve-prometheus-'));
+    const port = await freePort();
+    const { host } = new URL(shared.stage.url);
+    writeFileSync(
+      join(folder, 'prometheus.yml'),
+      `scrape_configs:
+  - job_name: hpcserve
+    scrape_interval: 1s
+    authorization: {credentials: ${shared.stage.gateway.admin_token}}
+    static_configs: [{targets: ['${host}']}]
+`,
+      { mode: 0o600 },
+    );
+    const prometheus = spawn(
+      'prometheus',
+      [
+        `--config.file=${join(folder, 'prometheus.yml')}`,
+        `--storage.tsdb.path=${join(folder, 'data')}`,
+        `--web.listen-address=127.0.0.1:${port}`,
+      ],
+      { stdio: 'ignore' },
+    );
+    const ended = new Promise((resolve) => prometheus.once('exit', resolve));
+    try {
+      const query = encodeURIComponent('sum(hpcserve_generation_tokens_total) by (model_name)');
+      const ask = async (): Promise<unknown[]> => {
+        try {
+          const answer = await fetch(`http://127.0.0.1:${port}/api/v1/query?query=${query}`);
+          return ((await answer.json()) as { data?: { result: unknown[] } }).data?.result ?? [];
+        } catch {
+          return []; // it does not listen yet
+        }
+      };
+      await until(async () => (await ask()).length === 2, 'both models to be known to Prometheus', 30_000);
+    } finally {
+      prometheus.kill();
+      await ended;
+      rmSync(folder, { recursive: true, force: true });
+    }
+  });
+});
