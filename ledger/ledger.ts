@@ -180,7 +180,7 @@ export class Ledger {
       FROM (SELECT requests, tokens, device_us FROM spent WHERE key_id = $key_id AND day >= $day
         UNION ALL
         SELECT 1, coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0), coalesce(device_us, 0)
-        FROM request_rows JOIN series ON ref = series_ref
+        FROM request_rows CROSS JOIN series ON ref = series_ref
         WHERE ${unsummed} AND coalesce(limits_key_id, key_id) = $key_id AND time_ms / 86400000 >= $day)`,
     );
     this.#checkpointer = filesystem.shared_memory ? new Checkpointer(db, path) : undefined;

@@ -51,7 +51,7 @@ export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[]
   const rows = db
     .prepare(
       `SELECT ${groups.join(', ')}, ${summedColumns.map((name) => `sum(${name})`).join(', ')}, min(first_ms), max(last_ms)
-      FROM (${from}) p JOIN series s ON s.ref = p.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref
+      FROM (${from}) p CROSS JOIN series s ON s.ref = p.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref
       ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
       GROUP BY ${places} ORDER BY ${places}`,
     )
@@ -71,7 +71,9 @@ function partsOf(
   const end = Math.floor(until_ms / hour_ms);
   // All within one hour.
   if (end < first) return { from: requests, values: [since_ms, until_ms] };
-  const parts = [hours, `${requests} AND ${unsummed}`];
+  // The sign keeps SQLite from the index by time, which leads to millions of requests.
+  const tail = `SELECT ${requestAsHour} FROM request_rows WHERE ${unsummed} AND +time_ms >= ? AND +time_ms < ?`;
+  const parts = [hours, tail];
   const values = [first, end, first * hour_ms, end * hour_ms];
   if (since_ms < first * hour_ms) {
     parts.push(requests);
