@@ -97,7 +97,7 @@ function Limits({ settings, knowsUsers }: { settings: KeyLimits; knowsUsers: boo
       </div>
       <div class="field-row">
         <Amount label="Budget, tokens" name="budget" value={budget?.tokens} />
-        {knowsUsers && <Amount label="and device hours" name="device_hours" value={hours} step="any" />}
+        {knowsUsers && <Amount label="Device hours" name="device_hours" value={hours} step="any" />}
         <Field label="for each">
           <select name="window">
             {windows.map(({ value, words }) => (
