@@ -19,7 +19,7 @@ const tokenBuckets_s = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.
 /** Beyond so many combinations of model, endpoint and node, nodes count as `other`. */
 const cells_max = 2000;
 
-/** Sums of one model at one endpoint, by one node. Plain numbers: labels cost more than the whole count of a request. */
+/** Sums of one model at one endpoint, by one node. Numbers: labels cost more than the whole count of a request. */
 interface Cell {
   model: string;
   endpoint: string;
