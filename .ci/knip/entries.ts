@@ -62,6 +62,8 @@ export const systemBinaries = [
     'fusermount3',
     'ip',
     'mkfifo',
+    'prometheus',
+    'promtool',
     'mount',
     'objdump',
     'openssl',

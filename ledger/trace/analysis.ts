@@ -66,7 +66,7 @@ export function analyzeTrace(rows: Iterable<TraceRow>, window_ms: number): Trace
   return { requests, first_ms, last_ms, models: described, top3_share: all === 0 ? 0 : top3 / all };
 }
 
-export function tokensOf({ input_tokens, output_tokens }: ModelAnalysis): number {
+function tokensOf({ input_tokens, output_tokens }: ModelAnalysis): number {
   return input_tokens + output_tokens;
 }
 
