@@ -70,5 +70,5 @@ function fastest(argv: readonly string[], home: string, codes: readonly number[]
 
 /** A module that says at the end what the process took, its children left out. */
 const told = `data:text/javascript,${encodeURIComponent(
-  "process.on('exit', () => { const { user, system } = process.cpuUsage(); process.stderr.write(`cpu_us ${user + system}\\n`); });",
+  "process.on('exit', () => { const { user, system } = process.cpuUsage(); process.stderr.write('cpu_us ' + (user + system) + '\\n'); });",
 )}`;

@@ -31,6 +31,13 @@ interface AnalyzeOptions {
 const line_bytes_max = 1024 * 1024;
 
 export function registerTrace(command: Command, context: CliContext): void {
+  command.addHelpText(
+    'after',
+    `
+Examples:
+  $ hpcserve trace export --since 30d > trace.jsonl
+  $ hpcserve trace analyze trace.jsonl`,
+  );
   registerExport(command, context);
   registerAnalyze(command, context);
 }
