@@ -33,13 +33,15 @@ export interface Point {
   kv_share: number | null;
 }
 
+const ttft = 'hpcserve_time_to_first_token_seconds';
+const tpot = 'hpcserve_request_time_per_output_token_seconds';
 const names = new Set([
   'hpcserve_requests_total',
-  'hpcserve_tokens_total',
-  'hpcserve_time_to_first_byte_seconds_bucket',
-  'hpcserve_time_to_first_byte_seconds_sum',
-  'hpcserve_request_duration_seconds_sum',
-  'hpcserve_request_duration_seconds_count',
+  'hpcserve_prompt_tokens_total',
+  'hpcserve_generation_tokens_total',
+  `${ttft}_bucket`,
+  `${tpot}_sum`,
+  `${tpot}_count`,
 ]);
 
 /** Sums at one moment, since the gateway began. */
@@ -47,13 +49,13 @@ interface Totals {
   at_ms: number;
   prompt_tokens: number;
   answer_tokens: number;
-  answers: number;
   requests: number;
   client_errors: number;
   server_errors: number;
-  ttft_s: number;
-  duration_s: number;
   ttft: Buckets;
+  /** Of requests whose time between tokens is known: the sum of these times, and how many there are. */
+  tpot_s: number;
+  tpots: number;
 }
 
 /** Every name's sums, so that one model can be looked at later too. */
@@ -65,7 +67,7 @@ export class LiveHistory {
   add(at_ms: number, table: MeshTable, text: string | undefined): void {
     const samples = text === undefined ? undefined : readMetrics(text, (name) => names.has(name));
     const models = new Set(table.sessions.flatMap((session) => session.models.map(({ name }) => name)));
-    for (const sample of samples ?? []) if (sample.labels.model) models.add(sample.labels.model);
+    for (const sample of samples ?? []) if (sample.labels.model_name) models.add(sample.labels.model_name);
     for (const model of ['', ...models]) {
       const points = this.#points.get(model) ?? [];
       this.#points.set(model, points);
@@ -99,19 +101,17 @@ export class LiveHistory {
     const rate = (
       field: 'prompt_tokens' | 'answer_tokens' | 'requests' | 'client_errors' | 'server_errors',
     ) => (now[field] - before[field]) / passed_s;
-    const ttft = bucketsSince(now.ttft, before.ttft);
-    const answered = now.answers - before.answers;
-    const further = now.answer_tokens - before.answer_tokens - answered;
-    const computing_s = now.duration_s - before.duration_s - (now.ttft_s - before.ttft_s);
+    const first = bucketsSince(now.ttft, before.ttft);
+    const tpots = now.tpots - before.tpots;
     return {
       prompt_rate: rate('prompt_tokens'),
       answer_rate: rate('answer_tokens'),
       request_rate: rate('requests'),
       client_error_rate: rate('client_errors'),
       server_error_rate: rate('server_errors'),
-      ttft_p50_s: quantile(ttft, 0.5),
-      ttft_p95_s: quantile(ttft, 0.95),
-      tpot_s: further > 0 && computing_s > 0 ? computing_s / further : null,
+      ttft_p50_s: quantile(first, 0.5),
+      ttft_p95_s: quantile(first, 0.95),
+      tpot_s: tpots > 0 ? (now.tpot_s - before.tpot_s) / tpots : null,
     };
   }
 }
@@ -146,20 +146,19 @@ function loadOf({ sessions }: MeshTable, model: string): Load {
 }
 
 function totalsOf(samples: readonly Sample[], model: string, at_ms: number): Totals {
-  const own = samples.filter(({ labels }) => model === '' || labels.model === model);
+  const own = samples.filter(({ labels }) => model === '' || labels.model_name === model);
   const sum = (name: string, passes: (sample: Sample) => boolean = () => true): number =>
     own.reduce((total, sample) => (sample.name === name && passes(sample) ? total + sample.value : total), 0);
   const status = (digit: string) => (sample: Sample) => sample.labels.status?.startsWith(digit) ?? false;
   return {
     at_ms,
-    prompt_tokens: sum('hpcserve_tokens_total', ({ labels }) => labels.kind === 'prompt'),
-    answer_tokens: sum('hpcserve_tokens_total', ({ labels }) => labels.kind === 'completion'),
-    answers: sum('hpcserve_request_duration_seconds_count'),
+    prompt_tokens: sum('hpcserve_prompt_tokens_total'),
+    answer_tokens: sum('hpcserve_generation_tokens_total'),
     requests: sum('hpcserve_requests_total'),
     client_errors: sum('hpcserve_requests_total', status('4')),
     server_errors: sum('hpcserve_requests_total', status('5')),
-    ttft_s: sum('hpcserve_time_to_first_byte_seconds_sum'),
-    duration_s: sum('hpcserve_request_duration_seconds_sum'),
-    ttft: bucketsOf(own, ({ name }) => name === 'hpcserve_time_to_first_byte_seconds_bucket'),
+    ttft: bucketsOf(own, ({ name }) => name === `${ttft}_bucket`),
+    tpot_s: sum(`${tpot}_sum`),
+    tpots: sum(`${tpot}_count`),
   };
 }
