@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { systemCode } from '../spec/errors/system-error.ts';
@@ -91,7 +91,8 @@ export class LockCandidate {
     const code = systemCode(error);
     // A file is a lock of a former release.
     if (code === 'ENOTEMPTY' || code === 'EEXIST' || code === 'ENOTDIR') return true;
-    if (code !== 'EPERM' || !existsSync(this.#path)) return false;
+    // Whether the lock is there tells nothing: its holder may have let it go since.
+    if (code !== 'EPERM') return false;
     this.#refused_ms ??= performance.now();
     return performance.now() - this.#refused_ms < refused_max_ms;
   }
