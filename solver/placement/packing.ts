@@ -197,14 +197,16 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
 
 function unitOf(option: PlacementOption, replica: number, replicas: number, first: number): UnitSpec {
   const { model, tensor, pipeline } = option;
+  const asked = model.spec.parallel.pipeline;
+  const stages = typeof asked === 'number' ? pipeline : asked;
   return {
     unit: unitName(model.spec.name, replica),
     node_index: 0,
     nodes: option.nodes > 1 ? option.nodes : undefined,
     engine: option.engine,
     model_path: model.model_path,
-    // As it was decided: nothing in a job is `auto` any more.
-    model: { ...model.spec, replicas, precision: option.precision, parallel: { tensor, pipeline } },
+    // As it was decided: nothing in a job is `auto` any more. A range of stages stays one: it may have others later.
+    model: { ...model.spec, replicas, precision: option.precision, parallel: { tensor, pipeline: stages } },
     device_kind: option.offer.devices.kind,
     device_count: devicesOnNode(option),
     tensor,

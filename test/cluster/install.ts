@@ -5,6 +5,7 @@
 import { execFile } from 'node:child_process';
 import { accessSync, constants } from 'node:fs';
 import { delimiter, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 
 const run = promisify(execFile);
@@ -100,7 +101,20 @@ async function installDebianPackages(packages: readonly string[]): Promise<void>
   const aptGet = findProgram('apt-get')!;
   // Somebody else may be installing something.
   const waiting = ['-o', 'DPkg::Lock::Timeout=300'];
-  await run(aptGet, ['update', '-q', ...waiting], options);
+  await alone(() => run(aptGet, ['update', '-q', ...waiting], options));
   const keeping = ['--no-install-recommends', '-o', 'Dpkg::Options::=--force-confold'];
-  await run(aptGet, ['install', '-q', '-y', ...waiting, ...keeping, ...packages], options);
+  await alone(() => run(aptGet, ['install', '-q', '-y', ...waiting, ...keeping, ...packages], options));
+}
+
+/** Lists of packages have a lock that apt-get does not wait for. */
+async function alone(act: () => Promise<unknown>): Promise<void> {
+  for (let tries = 0; ; tries++)
+    try {
+      await act();
+      return;
+    } catch (error) {
+      if (tries === 100 || !/Could not get lock|Unable to (lock|acquire)/.test((error as Error).message))
+        throw error;
+      await delay(3000);
+    }
 }
