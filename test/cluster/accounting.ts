@@ -2,7 +2,7 @@
  * Accounting for the test cluster: a private MariaDB behind a private slurmdbd, with accounts and QoS to be refused by.
  */
 import { execFile } from 'node:child_process';
-import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { findProgram, type Installation, installPrograms, pathWithSbin } from './install.ts';
@@ -46,9 +46,14 @@ export async function startAccounting(input: AccountingInput): Promise<void> {
   const socket = join(db, 'socket');
   // The database has no password: only who may enter this folder can reach its socket.
   mkdirSync(db, { mode: 0o700 });
+  // Servers of two clusters would take each other's files in /tmp.
+  const temporary = join(db, 'tmp');
+  mkdirSync(temporary);
+  chmodSync(temporary, 0o1777);
   await run(findProgram('mariadb-install-db')!, [
     '--no-defaults',
     `--datadir=${join(db, 'data')}`,
+    `--tmpdir=${temporary}`,
     '--auth-root-authentication-method=normal',
     '--skip-test-db',
     `--user=${input.daemon_user}`,
@@ -57,6 +62,7 @@ export async function startAccounting(input: AccountingInput): Promise<void> {
     'mariadbd',
     '--no-defaults',
     `--datadir=${join(db, 'data')}`,
+    `--tmpdir=${temporary}`,
     `--socket=${socket}`,
     `--pid-file=${join(db, 'pid')}`,
     `--user=${input.daemon_user}`,
