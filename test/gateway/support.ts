@@ -301,6 +301,7 @@ export async function startStage(
       );
       sessions.push(session);
       if ((model?.state ?? 'serving') === 'serving') await untilReachable(admin, session.own.id);
+      else await untilListed(admin, session.own.id);
       return session;
     },
     post: (path, body, headers = {}) =>
@@ -356,6 +357,12 @@ export function shareStage(...options: Parameters<typeof startStage>): SharedSta
       return session;
     },
   };
+}
+
+/** The gateway knows what it said of itself. */
+async function untilListed(admin: Stage['admin'], session_id: string): Promise<void> {
+  const answer = async (): Promise<string> => (await admin('/hpcserve/v1/table')).text();
+  await until(async () => (await answer()).includes(session_id), `session ${session_id} to be listed`);
 }
 
 async function untilReachable(admin: Stage['admin'], session_id: string): Promise<void> {
