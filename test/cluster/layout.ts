@@ -52,9 +52,9 @@ export const clusterNodeKinds: readonly ClusterNodeKind[] = [
 export const clusterNodeNames: readonly string[] = clusterNodeKinds.flatMap((kind) => kind.nodes);
 
 /** Seconds between a preemption's SIGTERM and the kill, in partition `scavenge`. */
-export const scavenge_grace_s = 8;
+export const scavenge_grace_s = 5;
 /** Seconds between a cancelled or timed-out job's SIGTERM and SIGKILL. */
-export const kill_wait_s = 6;
+export const kill_wait_s = 3;
 
 /** Kinds of sites that the cluster can be, beside the usual one, which gives jobs a part of a node. */
 export const clusterShapes = [

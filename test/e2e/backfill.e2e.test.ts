@@ -106,9 +106,9 @@ async function stream(seed: number): Promise<string> {
     return text;
   };
   const late = async (): Promise<never> => {
-    await delay(35_000, undefined, { ref: false });
+    await delay(30_000, undefined, { ref: false });
     const stands = text === undefined ? 'has not begun' : `has come to its character ${text.length}`;
-    throw new Error(`after 35 s story ${seed} ${stands}`);
+    throw new Error(`after 30 s story ${seed} ${stands}`);
   };
   return Promise.race([read(), late()]);
 }
@@ -151,9 +151,9 @@ describe('replicas on idle nodes', () => {
       join(folder, '.hpcserve/idle/deployments/toy/launches', launch!.launch_id, 'job.sh'),
       'utf8',
     );
-    // Two thirds of the cluster's KillWait of 6 s, which is shorter than the GraceTime of the partition.
+    // Two thirds of the cluster's KillWait of 3 s, which is shorter than the GraceTime of the partition.
     const spec = join(folder, '.hpcserve/idle/deployments/toy/launches', launch!.launch_id, 'launch.json');
-    expect(JSON.parse(readFileSync(spec, 'utf8'))).toMatchObject({ drain_s: 4, leaves_when_warned: true });
+    expect(JSON.parse(readFileSync(spec, 'utf8'))).toMatchObject({ drain_s: 2, leaves_when_warned: true });
     for (const option of [
       '--time=04:00:00',
       '--time-min=00:04:00',

@@ -53,7 +53,7 @@ test('a real cluster becomes a site config that fits the schema', async () => {
   // Partitions this user may not use, or that are down, are not offered.
   expect(text).not.toContain('staff');
   expect(text).not.toContain('closed');
-  expect(text).toContain('Preemptible (REQUEUE), 8 s grace.');
+  expect(text).toContain('Preemptible (REQUEUE), 5 s grace.');
   expect(text).toContain('40 or 80 GB');
   expect(text).toContain('lustre');
 });

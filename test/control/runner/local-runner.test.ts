@@ -153,9 +153,9 @@ it('gives launches cores that no other has, and none where too few are left', as
   expect(new LocalRunner().freeCores(cpus(all.length))).toBeUndefined();
   await runner.cancel({ job_id, launch_folder: folder });
   await ended(runner, job_id);
-  await expect.poll(() => new LocalRunner().freeCores(cpus(1)), { timeout: 120_000 }).toEqual(before);
+  await expect.poll(() => new LocalRunner().freeCores(cpus(1)), { timeout: 30_000 }).toEqual(before);
   // Behind the runner that knows of joined nodes, whose cores are on another machine.
   const wrapped = new JoinedNodeRunner(runner, stateLayout(folder, 'local'));
-  await expect.poll(() => wrapped.freeCores(cpus(1)), { timeout: 120_000 }).toEqual(before);
+  await expect.poll(() => wrapped.freeCores(cpus(1)), { timeout: 30_000 }).toEqual(before);
   expect(wrapped.freeCores({ ...cpus(1), node_kind: 'joined-n1' })).toBeUndefined();
 }, 600_000);
