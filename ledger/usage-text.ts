@@ -1,25 +1,7 @@
 /** Usage as tables of text: for spreadsheets, and for reports. */
-import type { UsageDimension, UsageRow, UsageSums } from '../spec/usage.ts';
+import { summedUsage, type UsageDimension, type UsageRow, type UsageSums } from '../spec/usage.ts';
 
-const sumColumns = [
-  'requests',
-  'errors',
-  'retries',
-  'prompt_tokens',
-  'completion_tokens',
-  'cached_tokens',
-  'reasoning_tokens',
-  'duration_ms',
-  'ttft_ms',
-  'ttft_requests',
-  'decode_ms',
-  'decode_tokens',
-  'device_s',
-  'energy_j',
-  'energy_estimated_j',
-  'first_ms',
-  'last_ms',
-] as const satisfies (keyof UsageSums)[];
+const sumColumns = [...summedUsage, 'first_ms', 'last_ms'] as const satisfies (keyof UsageSums)[];
 
 export function usageText(
   usage: readonly UsageRow[],

@@ -109,7 +109,8 @@ export const usageAnswerSchema = z.object({
 });
 export type UsageAnswer = z.infer<typeof usageAnswerSchema>;
 
-const summed = [
+/** What is added up where groups come together; of `first_ms` and `last_ms` the least and the most count. */
+export const summedUsage = [
   'requests',
   'errors',
   'retries',
@@ -137,7 +138,7 @@ export function addUsage(ledgers: readonly (readonly UsageRow[])[]): UsageRow[] 
       byGroup.set(group, { ...row });
       continue;
     }
-    for (const field of summed) sum[field] += row[field];
+    for (const field of summedUsage) sum[field] += row[field];
     sum.first_ms = Math.min(sum.first_ms, row.first_ms);
     sum.last_ms = Math.max(sum.last_ms, row.last_ms);
   }

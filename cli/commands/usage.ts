@@ -187,6 +187,6 @@ function parseDimensions(text: string): UsageDimension[] {
   if (unknown === undefined) throw new InvalidArgumentError(parsed.error.issues[0]!.message);
   const close = nearest(unknown, usageDimensions);
   throw new InvalidArgumentError(
-    `${JSON.stringify(unknown.slice(0, 40))} is none of ${usageDimensions.join(', ')}${close ? `; did you mean ${close}?` : ''}`,
+    `names with commas of ${usageDimensions.join(', ')}${close ? `; did you mean ${close}?` : ''}`,
   );
 }
