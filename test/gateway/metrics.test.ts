@@ -4,11 +4,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { installPrograms } from '../cluster/install.ts';
 import { freePort } from '../free-port.ts';
 import { chatAnswer, chunkEvent, doneEvent, json, shareStage, stream, until, usageEvent } from './support.ts';
 
 const shared = shareStage();
-const isThere = (program: string): boolean => spawnSync(program, ['--version']).status === 0;
+const prometheus = await installPrograms(['promtool', 'prometheus'], ['prometheus']);
+const needed = prometheus.ready ? '' : ` [skipped: ${prometheus.missing}]`;
 const path = '/v1/chat/completions';
 const chat = { model: 'tiny', messages: [{ role: 'user', content: 'hi' }] };
 
@@ -39,7 +41,7 @@ it('are named as vLLM names them, by model and node', async () => {
   expect(text).toContain('node="node \\"2\\"\\\\"');
 });
 
-describe.skipIf(!isThere('promtool') || !isThere('prometheus'))('Prometheus', () => {
+describe.skipIf(!prometheus.ready)(`Prometheus${needed}`, () => {
   it('finds nothing wrong with them', async () => {
     const { status, stderr, stdout } = spawnSync('promtool', ['check', 'metrics'], {
       input: await metricsAfterRequests(),
@@ -63,7 +65,7 @@ describe.skipIf(!isThere('promtool') || !isThere('prometheus'))('Prometheus', ()
 `,
       { mode: 0o600 },
     );
-    const prometheus = spawn(
+    const server = spawn(
       'prometheus',
       [
         `--config.file=${join(folder, 'prometheus.yml')}`,
@@ -72,7 +74,7 @@ describe.skipIf(!isThere('promtool') || !isThere('prometheus'))('Prometheus', ()
       ],
       { stdio: 'ignore' },
     );
-    const ended = new Promise((resolve) => prometheus.once('exit', resolve));
+    const ended = new Promise((resolve) => server.once('exit', resolve));
     try {
       const query = encodeURIComponent('sum(hpcserve_generation_tokens_total) by (model_name)');
       const ask = async (): Promise<unknown[]> => {
@@ -85,7 +87,7 @@ describe.skipIf(!isThere('promtool') || !isThere('prometheus'))('Prometheus', ()
       };
       await until(async () => (await ask()).length === 2, 'both models to be known to Prometheus', 30_000);
     } finally {
-      prometheus.kill();
+      server.kill();
       await ended;
       rmSync(folder, { recursive: true, force: true });
     }

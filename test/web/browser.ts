@@ -4,12 +4,22 @@ import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import { packageRoot } from '../../host/package-root.ts';
+import { installPrograms } from '../cluster/install.ts';
 
 /** Debian's, and what other systems call it. */
 const names = ['chromium', 'chromium-browser', 'google-chrome', 'chrome'];
 
-/** Undefined where this machine has none. */
-export const chromiumFile = process.env.HPCSERVE_TEST_CHROMIUM ?? names.map(fileOf).find(Boolean);
+/** Undefined where this machine has none, and none can be installed. */
+export const chromiumFile = process.env.HPCSERVE_TEST_CHROMIUM ?? found() ?? (await installed());
+
+function found(): string | undefined {
+  return names.map(fileOf).find(Boolean);
+}
+
+async function installed(): Promise<string | undefined> {
+  const installation = await installPrograms(['chromium'], ['chromium']);
+  return installation.ready ? found() : undefined;
+}
 
 function fileOf(name: string): string | undefined {
   const { stdout } = spawnSync('sh', ['-c', 'command -v "$0"', name], { encoding: 'utf8' });
