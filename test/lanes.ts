@@ -21,6 +21,8 @@ const alone: Readonly<Record<string, string>> = {
     'a worker answers its agent within 5 s while it computes what takes seconds',
   'test/agent/device-worker/sharing.test.ts':
     'promises of 30 ms a token are kept, measured on cores that nobody else has',
+  'test/e2e/backfill.e2e.test.ts':
+    'KV of six streams leaves a node within the two seconds that Slurm gives it',
   'test/agent/adapters/vllm.test.ts': real_vllm,
   'test/agent/adapters/vllm-memory.test.ts': real_vllm,
   'test/agent/node/vllm-life.test.ts': real_vllm,

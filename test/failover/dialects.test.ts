@@ -83,14 +83,17 @@ it('responses and messages, each told to its end while its replica is killed', a
     }),
   ]);
   await eventually(() => counts.every((count) => count > 10), 'both streams to flow');
-  // One replica has both: a fuller batch is preferred.
-  const [busy] = (await gateway.serving('m')).filter(({ models }) =>
-    models.some(({ running }) => running > 0),
-  );
+  // One replica has both: a fuller batch is preferred. The mesh tells of it a moment after they began.
+  let busy: string | undefined;
+  await eventually(async () => {
+    const serving = await gateway.serving('m');
+    busy = serving.find(({ models }) => models.some(({ running }) => running > 0))?.session_id;
+    return busy !== undefined;
+  }, 'the mesh to tell which replica has the streams');
   const states = await Promise.all(agents.map((agent) => agent.state()));
   const victim = states
     .flatMap((state) => state?.sessions ?? [])
-    .find((one) => one.session_id === busy!.session_id);
+    .find((one) => one.session_id === busy);
   process.kill(victim!.pid!, 'SIGKILL');
   expect(await reads).toEqual(undisturbed);
   expect(await gateway.continuations()).toBeGreaterThan(before);
