@@ -24,15 +24,8 @@ import { runCompiler } from './c-library.ts';
 const sources = join(packageRoot, 'native/kernels');
 const common = ['-std=gnu11', '-O3', '-fPIC', '-fvisibility=hidden', '-Wall', '-Wextra'];
 const avx2 = ['-mavx2', '-mfma', '-mf16c'];
-const avx512_bf16 = [
-  ...avx2,
-  '-mavx512f',
-  '-mavx512bw',
-  '-mavx512vl',
-  '-mavx512dq',
-  '-mavx512vnni',
-  '-mavx512bf16',
-];
+const avx512_vnni = [...avx2, '-mavx512f', '-mavx512bw', '-mavx512vl', '-mavx512dq', '-mavx512vnni'];
+const avx512_bf16 = [...avx512_vnni, '-mavx512bf16'];
 const amx_bf16 = [...avx512_bf16, '-mamx-tile', '-mamx-bf16'];
 
 /** Files of one instruction set, which an old compiler may not know. */
@@ -46,8 +39,14 @@ interface InstructionSet {
 
 const optional: readonly InstructionSet[] = [
   {
+    name: 'AVX-512 VNNI',
+    files: ['product-avx512-vnni.c', 'product-one-row-avx512.c', 'attention-avx512.c'],
+    flags: avx512_vnni,
+    define: 'HK_WITH_AVX512_VNNI',
+  },
+  {
     name: 'AVX-512 BF16',
-    files: ['product-avx512-bf16.c', 'product-one-row-avx512.c', 'attention-avx512.c'],
+    files: ['product-avx512-bf16.c'],
     flags: avx512_bf16,
     define: 'HK_WITH_AVX512_BF16',
   },

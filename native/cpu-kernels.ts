@@ -12,6 +12,7 @@ import { type Bound, bind, type Pointer, type SignatureTable } from './signature
 const kernelSets = [
   { name: 'AMX-BF16', bit: 4 },
   { name: 'AVX-512 BF16', bit: 2 },
+  { name: 'AVX-512 VNNI', bit: 8 },
   { name: 'AVX2', bit: 1 },
 ] as const;
 export type KernelSet = (typeof kernelSets)[number];
@@ -20,6 +21,7 @@ export type KernelSet = (typeof kernelSets)[number];
 const table = {
   hk_compiled_sets: ['i32'],
   hk_sets: ['i32'],
+  hk_set_for: ['i32', 'i32', 'i32', 'i32'],
   hk_can_pack: ['i32', 'i32', 'i64'],
   hk_packed_bytes: ['i64', 'i32', 'i64', 'i64'],
   hk_pack_weights: ['i32', 'i32', 'i32', 'i64', 'i64', 'ptr', 'ptr'],

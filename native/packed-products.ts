@@ -6,8 +6,6 @@ import type { Pointer } from './signature.ts';
 
 /** GGML_N_TASKS_MAX: every thread of the pool takes its share. */
 const all_threads = -1;
-/** HK_ONE_ROW_APART. */
-const one_row_apart = 256;
 
 const opened = new WeakMap<Ggml, { products: PackedProducts | undefined }>();
 
@@ -244,10 +242,10 @@ export class PackedProducts {
     );
   }
 
-  /** The instruction set, and whether one row alone is computed otherwise. */
+  /** The instruction set, and what the type of the weights asks for beside it. */
   #setFor(weights: Pointer, fixed_order: boolean): number {
-    const apart = !fixed_order && Number(koffi.decode(weights, 0, 'int32_t')) !== GgmlType.BF16;
-    return this.set.bit | (apart ? one_row_apart : 0);
+    const type = koffi.decode(weights, 0, 'int32_t') as number;
+    return this.#kernels.hk_set_for(this.set.bit, type, fixed_order ? 1 : 0);
   }
 
   /** See `takeRows` above. */

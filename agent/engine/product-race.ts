@@ -22,8 +22,13 @@ const race_ms_max = 400;
  * second decides for ggml's; higher: a first start takes longer where ggml's are faster.
  */
 const attempts_max = 3;
-/** Lower: noise decides for ggml's; higher: a product may be so much slower than before, where others are faster. */
+/**
+ * Of one number of rows, ours may take so much longer than ggml's; and so much where all together are that much faster,
+ * since weights lie in one layout for all. Lower: noise decides for ggml's; higher: a product may be so much slower than
+ * before.
+ */
 const slower_max = 1.1;
+const bought = { slower_max: 1.25, gain_min: 1.3 };
 const threads_max = 16;
 
 /** What of weights decides how fast they are multiplied. */
@@ -37,7 +42,7 @@ export interface RacedWeight {
 /**
  * Two layouts of weights against each other on all cores of this process, in turns; the best round of each counts.
  * Takes a second; where ours seems to be slower, three, since a neighbour may have been busy.
- * @returns whether `ours` is faster on average over all numbers of rows, and for none of them much slower
+ * @returns whether `ours` is faster on average over all numbers of rows, and for none of them much slower for it
  * @throws HpcserveError E_NATIVE_MEMORY
  */
 export function isFaster(
@@ -60,7 +65,9 @@ export function isFaster(
       });
       const ratios = best.map(([own, other]) => own! / other!);
       const gain = ratios.reduce((sum, ratio) => sum - Math.log(ratio), 0);
-      if (gain > 0 && ratios.every((ratio) => ratio <= slower_max)) return true;
+      const mean_gain = Math.exp(gain / ratios.length);
+      const allowed = mean_gain >= bought.gain_min ? bought.slower_max : slower_max;
+      if (gain > 0 && Math.max(...ratios) <= allowed) return true;
     }
     return false;
   } finally {

@@ -159,7 +159,7 @@ HK_API void hk_attend_operator(struct tensor *dst, int thread, int threads, void
                               .y_row = width};
   b.partials = (float *)dst->data + q->ne[2] * width;
   const int wide = (int)(intptr_t)set != HK_AVX2;
-#ifdef HK_WITH_AVX512_BF16
+#ifdef HK_WITH_AVX512_VNNI
   b.attend = wide ? hk_attention_avx512 : hk_attention_avx2;
   b.merge = wide ? hk_merge_avx512 : hk_merge_avx2;
 #else

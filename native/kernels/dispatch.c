@@ -30,6 +30,9 @@ static int find_sets(void) {
   bf16 = bf16 && (seventh_c & (1u << 11));
   const uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
   if ((seventh_b & wide) != wide || (states & 0xe0) != 0xe0) return sets;
+#ifdef HK_WITH_AVX512_VNNI
+  if (seventh_c & (1u << 11)) sets |= HK_AVX512_VNNI;
+#endif
 #ifdef HK_WITH_AVX512_BF16
   if (bf16) sets |= HK_AVX512_BF16;
 #else
@@ -48,6 +51,9 @@ static int find_sets(void) {
 
 int hk_compiled_sets(void) {
   int sets = HK_AVX2;
+#ifdef HK_WITH_AVX512_VNNI
+  sets |= HK_AVX512_VNNI;
+#endif
 #ifdef HK_WITH_AVX512_BF16
   sets |= HK_AVX512_BF16;
 #endif
@@ -64,10 +70,16 @@ int hk_sets(void) {
   return sets;
 }
 
+int hk_set_for(int set, int type, int fixed_order) {
+  const enum hk_type packed = hk_packed_type(type);
+  if (hk_is_in_fours(set, packed)) return set | HK_AS_BYTES;
+  return fixed_order || packed == HK_BF16 ? set : set | HK_ONE_ROW_APART;
+}
+
 int hk_run_product(int set, const struct hk_product *product, int64_t begin, int64_t end) {
   if (!(hk_sets() & set)) return 0;
   const int one_row_apart = (set & HK_ONE_ROW_APART) && product->m == 1;
-  switch (set & ~HK_ONE_ROW_APART) {
+  switch (set & ~HK_FLAGS) {
 #ifdef HK_WITH_AMX_BF16
     case HK_AMX_BF16:
       if (one_row_apart) hk_product_one_row(product, begin, end);
@@ -76,8 +88,16 @@ int hk_run_product(int set, const struct hk_product *product, int64_t begin, int
 #endif
 #ifdef HK_WITH_AVX512_BF16
     case HK_AVX512_BF16:
-      if (one_row_apart) hk_product_one_row_avx512(product, begin, end);
+      if (set & HK_AS_BYTES) hk_product_avx512_vnni(product, begin, end);
+      else if (one_row_apart) hk_product_one_row_avx512(product, begin, end);
       else hk_product_avx512_bf16(product, begin, end);
+      return 1;
+#endif
+#ifdef HK_WITH_AVX512_VNNI
+    case HK_AVX512_VNNI:
+      if (set & HK_AS_BYTES) hk_product_avx512_vnni(product, begin, end);
+      else if (one_row_apart) hk_product_one_row_avx512(product, begin, end);
+      else hk_product_avx2(product, begin, end);
       return 1;
 #endif
     case HK_AVX2:

@@ -9,7 +9,13 @@ HK_API int hk_compiled_sets(void);
 HK_API int hk_sets(void);
 
 /*
- * Strips [begin, end) of the product by one instruction set, perhaps with HK_ONE_ROW_APART.
+ * A set with what weights of a type ask for beside it; with `fixed_order` a row has the same bits alone as in a batch.
+ * Activations are packed, and multiplied, for a set that this gave.
+ */
+HK_API int hk_set_for(int set, int type, int fixed_order);
+
+/*
+ * Strips [begin, end) of the product by one instruction set, as hk_set_for gave it.
  * Returns 0, and computes nothing, where that set is not among hk_sets().
  */
 int hk_run_product(int set, const struct hk_product *product, int64_t begin, int64_t end);

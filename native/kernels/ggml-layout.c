@@ -28,6 +28,7 @@ struct buffer_type {
 static const char *get_name(struct buffer_type *type) {
   return type->set == HK_AMX_BF16          ? "PACKED_AMX_BF16"
          : type->set == HK_AVX512_BF16     ? "PACKED_AVX512_BF16"
+         : type->set == HK_AVX512_VNNI     ? "PACKED_AVX512_VNNI"
                                            : "PACKED_AVX2";
 }
 
@@ -82,7 +83,13 @@ static void set_rows(void *buffer, struct tensor *tensor, const void *data, size
 
 static void set_pairs(void *buffer, struct tensor *tensor, const void *data, size_t offset, size_t bytes) {
   (void)buffer, (void)offset, (void)bytes;
-  set_tensor(HK_AVX512_BF16, tensor, data);
+  set_tensor(HK_AVX2, tensor, data);
+}
+
+/* Pairs, and fours; the same for both sets of AVX-512. */
+static void set_fours(void *buffer, struct tensor *tensor, const void *data, size_t offset, size_t bytes) {
+  (void)buffer, (void)offset, (void)bytes;
+  set_tensor(HK_AVX512_VNNI, tensor, data);
 }
 
 static void *alloc_buffer(struct buffer_type *type, size_t bytes) {
@@ -91,11 +98,13 @@ static void *alloc_buffer(struct buffer_type *type, size_t bytes) {
   struct buffer_type **own = type_of(buffer, type->plain);
   if (!own) return NULL;
   *own = type;
-  buffer[SET_TENSOR] = hk_is_in_rows((int)type->set) ? (void *)set_rows : (void *)set_pairs;
+  buffer[SET_TENSOR] = type->set == HK_AMX_BF16 ? (void *)set_rows
+                       : type->set == HK_AVX2   ? (void *)set_pairs
+                                                : (void *)set_fours;
   return buffer;
 }
 
-static struct buffer_type layouts[3];
+static struct buffer_type layouts[4];
 
 /*
  * The layout of one instruction set, made from ggml's plain buffer type; the same for as long as the process lives.
@@ -103,7 +112,7 @@ static struct buffer_type layouts[3];
  */
 HK_API void *hk_layout(int set, struct buffer_type *plain) {
   if (!(hk_sets() & set)) return NULL;
-  struct buffer_type *layout = &layouts[set == HK_AMX_BF16 ? 2 : set == HK_AVX512_BF16 ? 1 : 0];
+  struct buffer_type *layout = &layouts[set == HK_AVX512_VNNI ? 3 : set >> 1];
   if (layout->plain == plain) return layout;
   struct buffer_type made = *plain;
   made.get_name = get_name;

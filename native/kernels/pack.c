@@ -57,6 +57,21 @@ static void pack_row_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_
   }
 }
 
+/* The same in fours: counted from -128, which turns the first bit. */
+static void pack_fours_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
+  uint16_t *scales = (uint16_t *)(strip + blocks * 512) + row;
+  const __m128i sign = _mm_set1_epi8((char)0x80);
+  for (int64_t block = 0; block < blocks; block++, source += 34) {
+    memcpy(scales + block * HK_STRIP, source, 2);
+    const __m128i first = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(source + 2)), sign);
+    const __m128i second = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(source + 18)), sign);
+    uint32_t fours[8];
+    _mm_storeu_si128((__m128i *)fours, _mm_unpacklo_epi8(first, second));
+    _mm_storeu_si128((__m128i *)(fours + 4), _mm_unpackhi_epi8(first, second));
+    for (int four = 0; four < 8; four++) memcpy(strip + block * 512 + 64 * four + 4 * row, fours + four, 4);
+  }
+}
+
 /* The same for vectors, in pairs. */
 static void pack_pairs_bf16(const uint8_t *source, int64_t k, int row, uint8_t *strip) {
   const uint16_t *from = (const uint16_t *)source;
@@ -109,7 +124,10 @@ int64_t hk_row_bytes(int type, int64_t k) {
 
 static void pack_row(int set, int type, const uint8_t *source, int64_t k, int row, uint8_t *strip) {
   const int64_t blocks = hk_blocks(k);
-  if (hk_is_in_rows(set)) {
+  if (hk_is_in_fours(set, (enum hk_type)type)) {
+    if (type == HK_Q4_0) pack_row_q4_0(source, blocks, row, strip);
+    else pack_fours_q8_0(source, blocks, row, strip);
+  } else if (hk_is_in_rows(set)) {
     if (type == HK_BF16) pack_row_bf16(source, k, row, strip);
     else if (type == HK_Q4_0) pack_row_q4_0(source, blocks, row, strip);
     else pack_row_q8_0(source, blocks, row, strip);

@@ -37,9 +37,9 @@ HK_API int hk_are_finite(int type, int64_t n, int64_t k, const uint8_t *source);
 HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
 
 /*
- * Rounds the blocks [begin, end) along k of m rows of x to BF16, in tiles of hk_tile_rows(m) rows:
+ * Rounds the blocks [begin, end) along k of m rows of x, for a set that hk_set_for gave: to BF16, in tiles of hk_tile_rows(m) rows:
  * [tile][block][row of the tile][element 32] for vectors, [tile][block][pair 16][row of the tile][2] for the tile unit.
- * Rows behind m, to the end of the last tile, and elements behind k become zero.
+ * or to bytes, see product-avx512-vnni.c. Rows behind m, to the end of the last tile, and elements behind k become zero.
  */
 HK_API void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
                          int64_t begin, int64_t end);
@@ -50,6 +50,9 @@ void hk_pack_one_row_pairs(int64_t k, const float *x, uint16_t *packed, int64_t 
 
 /* One tile of m rows, whose rows lie anywhere; NULL behind the last of them. */
 void hk_pack_tile(int set, int64_t m, int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end);
+
+/* The same as bytes. */
+void hk_pack_tile_as_bytes(int64_t m, const float *const *x, uint8_t *tile, int64_t begin, int64_t end);
 
 /* The same for a tile of 16 rows, in pairs. */
 void hk_pack_tile_amx(int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end);

@@ -12,10 +12,11 @@ static float from_bf16(uint16_t half) {
 }
 
 /* Where element e of row r is in its block: see hk_strip_bytes and super-block.h. Of BF16 its bits. */
-static int bits_of(int in_rows, enum hk_type type, const uint8_t *block, int r, int e) {
+static int bits_of(int set, enum hk_type type, const uint8_t *block, int r, int e) {
   const uint16_t *words = (const uint16_t *)block;
-  const int pair = e >> 1, odd = e & 1;
+  const int pair = e >> 1, odd = e & 1, in_fours = hk_is_in_fours(set, type), in_rows = hk_is_in_rows(set) || in_fours;
   if (type == HK_BF16) return in_rows ? words[32 * r + e] : words[32 * pair + 2 * r + odd];
+  if (type == HK_Q8_0 && in_fours) return block[hk_fours(r, e)] - 128;
   if (type == HK_Q8_0) return (int8_t)(in_rows ? block[32 * r + e] : block[16 * e + r]);
   if (type == HK_Q6_K) {
     const int low = in_rows ? block[32 * (r & 7) + e] >> (r < 8 ? 0 : 4) : block[16 * (e & 15) + r] >> (e < 16 ? 0 : 4);
@@ -47,7 +48,7 @@ static struct unpacking unpacking_of(enum hk_type type, const uint8_t *strip, in
   return (struct unpacking){{first, first}, _cvtsh_ss(supers[HK_STRIP + r]) * integers[HK_STRIP + r], 0};
 }
 
-static void unpack_row(int in_rows, enum hk_type type, int64_t k, const uint8_t *weights, int64_t row, float *to) {
+static void unpack_row(int set, enum hk_type type, int64_t k, const uint8_t *weights, int64_t row, float *to) {
   const int64_t blocks = hk_blocks(k);
   const uint8_t *strip = weights + row / HK_STRIP * hk_strip_bytes(type, blocks);
   const int r = (int)(row % HK_STRIP);
@@ -55,12 +56,12 @@ static void unpack_row(int in_rows, enum hk_type type, int64_t k, const uint8_t 
     const uint8_t *from = strip + block * hk_integer_bytes(type);
     const int64_t left = k - block * HK_BLOCK;
     if (type == HK_BF16) {
-      for (int e = 0; e < HK_BLOCK && e < left; e++) *to++ = from_bf16((uint16_t)bits_of(in_rows, type, from, r, e));
+      for (int e = 0; e < HK_BLOCK && e < left; e++) *to++ = from_bf16((uint16_t)bits_of(set, type, from, r, e));
       continue;
     }
     const struct unpacking how = unpacking_of(type, strip, blocks, block, r);
     for (int e = 0; e < HK_BLOCK && e < left; e++)
-      *to++ = how.scale[e >> 4] * (float)(bits_of(in_rows, type, from, r, e) - how.least) - how.minimum;
+      *to++ = how.scale[e >> 4] * (float)(bits_of(set, type, from, r, e) - how.least) - how.minimum;
   }
 }
 
@@ -69,6 +70,6 @@ HK_API void hk_rows_operator(struct tensor *dst, int thread, int threads, void *
   const struct tensor *w = dst->src[0];
   const int32_t *ids = dst->src[1]->data;
   for (int64_t row = thread; row < dst->ne[1]; row += threads)
-    unpack_row(hk_is_in_rows((int)(intptr_t)set), (enum hk_type)w->type, w->ne[0], w->data, ids[row],
+    unpack_row((int)(intptr_t)set, (enum hk_type)w->type, w->ne[0], w->data, ids[row],
                (float *)((char *)dst->data + row * (int64_t)dst->nb[1]));
 }

@@ -34,7 +34,7 @@ describe('the build', () => {
     expect(compileKernels(target, compiler)).toEqual(left_out);
     expect(statSync(join(target, cpuKernelsFile)).mtimeMs).toBe(mtimeMs);
     const kernels = loadCpuKernels(join(target, cpuKernelsFile))!;
-    expect(kernels.compiled.map(({ name }) => name)).toEqual(['AVX-512 BF16', 'AVX2']);
+    expect(kernels.compiled.map(({ name }) => name)).toEqual(['AVX-512 BF16', 'AVX-512 VNNI', 'AVX2']);
     expect(kernels.sets.map(({ name }) => name)).not.toContain('AMX-BF16');
   }, 60_000);
 

@@ -10,12 +10,12 @@ import {
   type Matrix,
   madeMatrix,
   margin,
-  one_row_apart,
   type PackedType,
   pack,
   packedTypes,
   product,
   randomNumbers,
+  setFor,
   widthFor,
 } from './support.ts';
 
@@ -141,7 +141,16 @@ describe.each(kernels.sets)('$name', (set) => {
     const y = products(packed, mixed, 2, false);
     const matrix = mixed.matrices[4]!;
     const rows = pack(kernels, set, matrix);
-    const apart = product(kernels, set, matrix, rows, rowOf(mixed, 3), 1, 1, set.bit | one_row_apart);
+    const apart = product(
+      kernels,
+      set,
+      matrix,
+      rows,
+      rowOf(mixed, 3),
+      1,
+      1,
+      setFor(kernels, set, 'Q4_0', false),
+    );
     expect(y.subarray(3 * 48)).toEqual(apart.subarray(0, 48));
   });
 });

@@ -29,3 +29,28 @@ export function cutOff(scale: number, integer: number, minimum = 0): number {
   bits[0]! &= 0xffff0000;
   return float[0]!;
 }
+
+/**
+ * Activations as bytes with a scale for each 32, as the products with VPDPBUSD take them.
+ *
+ * @param x rows of k elements, which is a multiple of 32
+ */
+export function asBytes(x: Float32Array): Float64Array {
+  const rounded = new Float64Array(x.length);
+  for (let begin = 0; begin < x.length; begin += 32) {
+    const block = x.subarray(begin, begin + 32);
+    const found = block.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const largest = found < 1e-30 ? 0 : found;
+    const inverse = largest > 0 ? Math.fround(127 / largest) : 0;
+    const scale = Math.fround(largest / 127);
+    for (const [at, value] of block.entries()) rounded[begin + at] = scale * nearest(Math.fround(value * inverse));
+  }
+  return rounded;
+}
+
+/** To the nearest whole number, ties to even. */
+function nearest(value: number): number {
+  const below = Math.floor(value);
+  const rest = value - below;
+  return rest < 0.5 || (rest === 0.5 && below % 2 === 0) ? below : below + 1;
+}

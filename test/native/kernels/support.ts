@@ -1,7 +1,7 @@
 /** Made-up weights in the layout of model files, what they are in double precision, and products by our kernels. */
 import { type CpuKernels, type KernelSet, loadCpuKernels } from '../../../native/cpu-kernels.ts';
 import { addressOf, GgmlType } from '../../../native/ggml.ts';
-import { bf16Of, cutOff, fromBf16, fromF16 } from './numbers.ts';
+import { asBytes, bf16Of, cutOff, fromBf16, fromF16 } from './numbers.ts';
 import { madeSuperBlocks } from './super-blocks.ts';
 
 /** Tests need a build with a C compiler; where there is none, products cannot be tried. */
@@ -33,6 +33,11 @@ export function isHalf(type: PackedType): type is 'BF16' | 'F16' {
   return type === 'BF16' || type === 'F16';
 }
 const scale_bytes = 2;
+
+/** Whether a set multiplies bytes, activations too. */
+export function isAsBytes({ name }: KernelSet, type: PackedType): boolean {
+  return name.startsWith('AVX-512') && (type === 'Q4_0' || type === 'Q8_0');
+}
 
 /** A generator of numbers by seed (mulberry32), from -1 to 1. */
 export function randomNumbers(seed: number): () => number {
@@ -136,7 +141,7 @@ export function product(
   x: Float32Array,
   m: number,
   parts = 1,
-  bits = set.bit as number,
+  bits = setFor(kernels, set, matrix.type),
 ): Float32Array {
   const { type, n, k } = matrix;
   const blocks = Math.ceil(k / block_elements);
@@ -159,6 +164,11 @@ export function product(
 /** HK_ONE_ROW_APART. */
 export const one_row_apart = 256;
 
+/** What products of such weights are asked for with. */
+export function setFor(kernels: CpuKernels, set: KernelSet, type: PackedType, fixed_order = true): number {
+  return kernels.hk_set_for(set.bit, packedTypes[type], fixed_order ? 1 : 0);
+}
+
 /**
  * Largest error of a product with one row that is computed apart, as a share of the result's own size: x is rounded to
  * 16 bits in blocks, and no weight is rounded.
@@ -175,13 +185,15 @@ export function errorApart({ n, k, values }: Matrix, x: Float32Array, y: Float32
 }
 
 /**
- * Largest error of a product, as a share of the sum of its terms' sizes. Activations are rounded to BF16 first, as the
- * kernels do, and quantized weights are as the tile unit takes them where it multiplies.
+ * Largest error of a product, as a share of the sum of its terms' sizes. Activations are rounded first, as the kernels
+ * do, and quantized weights are as the tile unit takes them where it multiplies.
  */
 export function errorOf(set: KernelSet, matrix: Matrix, x: Float32Array, m: number, y: Float32Array): number {
   const { n, k } = matrix;
-  const rounded = Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
-  const areCut = set.name === 'AMX-BF16' || (set.name !== 'AVX2' && matrix.type.endsWith('_K'));
+  const rounded = isAsBytes(set, matrix.type)
+    ? asBytes(x)
+    : Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
+  const areCut = set.name === 'AMX-BF16' || (set.name === 'AVX-512 BF16' && matrix.type.endsWith('_K'));
   const weights = areCut ? matrix.cut : matrix.values;
   let worst = 0;
   for (let row = 0; row < m; row++)
