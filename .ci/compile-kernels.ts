@@ -60,6 +60,7 @@ const optional: readonly InstructionSet[] = [
 /** What every CPU with AVX2 can run, or that chooses. */
 const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'product-avx2.c', flags: avx2 },
+  { file: 'product-avx2-bytes.c', flags: avx2 },
   { file: 'product-one-row-avx2.c', flags: avx2 },
   { file: 'attention-avx2.c', flags: avx2 },
   { file: 'pack.c', flags: avx2 },
@@ -67,6 +68,7 @@ const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'weights-check.c', flags: avx2 },
   { file: 'rows.c', flags: avx2 },
   { file: 'activations.c', flags: avx2 },
+  { file: 'activations-bytes.c', flags: avx2 },
   { file: 'dispatch.c', flags: [] },
   { file: 'stream-copy.c', flags: [] },
   { file: 'ggml-operator.c', flags: [] },

@@ -39,12 +39,10 @@ static void pack_pairs(const float *x, int64_t k, uint16_t *tile, int rows, int6
 }
 
 void hk_pack_tile(int set, int64_t m, int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end) {
-#ifdef HK_WITH_AVX512_VNNI
   if (set & HK_AS_BYTES) {
     hk_pack_tile_as_bytes(m, x, (uint8_t *)tile, begin, end);
     return;
   }
-#endif
 #ifdef HK_WITH_AMX_BF16
   if (set == (HK_AMX_BF16 | HK_ONE_ROW_APART) && m == 1) {
     hk_pack_one_row(k, x[0], tile, begin, end);

@@ -101,7 +101,8 @@ int hk_run_product(int set, const struct hk_product *product, int64_t begin, int
       return 1;
 #endif
     case HK_AVX2:
-      if (one_row_apart) hk_product_one_row_avx2(product, begin, end);
+      if (set & HK_AS_BYTES) hk_product_avx2_bytes(product, begin, end);
+      else if (one_row_apart) hk_product_one_row_avx2(product, begin, end);
       else hk_product_avx2(product, begin, end);
       return 1;
     default: return 0;

@@ -81,15 +81,10 @@ static void set_rows(void *buffer, struct tensor *tensor, const void *data, size
   set_tensor(HK_AMX_BF16, tensor, data);
 }
 
+/* Pairs and fours, the same for all sets of vectors. */
 static void set_pairs(void *buffer, struct tensor *tensor, const void *data, size_t offset, size_t bytes) {
   (void)buffer, (void)offset, (void)bytes;
   set_tensor(HK_AVX2, tensor, data);
-}
-
-/* Pairs, and fours; the same for both sets of AVX-512. */
-static void set_fours(void *buffer, struct tensor *tensor, const void *data, size_t offset, size_t bytes) {
-  (void)buffer, (void)offset, (void)bytes;
-  set_tensor(HK_AVX512_VNNI, tensor, data);
 }
 
 static void *alloc_buffer(struct buffer_type *type, size_t bytes) {
@@ -98,9 +93,7 @@ static void *alloc_buffer(struct buffer_type *type, size_t bytes) {
   struct buffer_type **own = type_of(buffer, type->plain);
   if (!own) return NULL;
   *own = type;
-  buffer[SET_TENSOR] = type->set == HK_AMX_BF16 ? (void *)set_rows
-                       : type->set == HK_AVX2   ? (void *)set_pairs
-                                                : (void *)set_fours;
+  buffer[SET_TENSOR] = hk_is_in_rows((int)type->set) ? (void *)set_rows : (void *)set_pairs;
   return buffer;
 }
 

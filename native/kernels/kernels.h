@@ -8,14 +8,13 @@
  * the result has the same bits in every batch, in every part of the columns, and with any number of threads. With
  * HK_ONE_ROW_APART a row that is computed alone is excepted.
  *
- * Activations are rounded to BF16; or, for weights of 4 and 8 bits by AVX-512, to bytes with a scale for each block, as
+ * Activations are rounded to BF16; or, for weights of 4 and 8 bits without AMX, to bytes with a scale for each block, as
  * ggml takes them. Weights reach the product in one of three orders, which the instruction set and their type decide:
  *
  *   rows   [row of the strip][element], for the tile unit. Quantized weights become BF16 with their scale.
- *   pairs  [pair along k][row of the strip][2], for vectors. Quantized integers are multiplied as BF16 or F32, which
- *          hold them exactly, and the block's scale is applied to its sum. Those of Q4_K and Q6_K become BF16 or F32
- *          with their scale.
- *   fours  [four along k][row of the strip][4], for vectors of bytes.
+ *   pairs  [pair along k][row of the strip][2], for vectors. Those of Q4_K and Q6_K become BF16 or F32 with their scale.
+ *   fours  [four along k][row of the strip][4], for vectors of bytes, by which those of Q4_0 and Q8_0 are multiplied; the
+ *          block's scale is applied to its sum.
  */
 #pragma once
 #include <stddef.h>
@@ -67,7 +66,7 @@ static inline float *hk_row(const struct hk_product *p, int64_t row) {
 
 /* Computes the strips [begin, end). */
 typedef void hk_product_function(const struct hk_product *product, int64_t begin, int64_t end);
-hk_product_function hk_product_avx2, hk_product_avx512_vnni, hk_product_avx512_bf16, hk_product_amx_bf16;
+hk_product_function hk_product_avx2, hk_product_avx2_bytes, hk_product_avx512_vnni, hk_product_avx512_bf16, hk_product_amx_bf16;
 /* Quantized weights in rows, or in pairs, m = 1. */
 hk_product_function hk_product_one_row, hk_product_one_row_avx512, hk_product_one_row_avx2;
 
@@ -82,7 +81,7 @@ struct hk_summary {
 
 static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
 static inline int hk_is_in_fours(int set, enum hk_type type) {
-  return (set == HK_AVX512_VNNI || set == HK_AVX512_BF16) && (type == HK_Q4_0 || type == HK_Q8_0);
+  return !hk_is_in_rows(set) && (type == HK_Q4_0 || type == HK_Q8_0);
 }
 
 /* Bytes of a block of one row of x as bytes: see product-avx512-vnni.c. */
@@ -121,9 +120,9 @@ static inline int64_t hk_integer_bytes(enum hk_type type) {
  * A strip: the integers of all blocks, then the scales of all blocks, 16 F16 each. BF16 has no scales. A block is
  *          rows                              pairs                            fours
  *   BF16   [row 16][element 32]              [pair 16][row 16][2]
- *   Q8_0   [row 16][element 32]              [pair 16][2][row 16]             [four 8][row 16][4], from 0 on
- *   Q4_0   [4][row 16][2][2] bytes           [4][row 16][2] words of 4 bits   as in rows
- *          of 2 elements: see hk_nibbles     for each of 4 pairs
+ *   Q8_0   [row 16][element 32]                                               [four 8][row 16][4], from 0 on
+ *   Q4_0   [4][row 16][2][2] bytes                                            as in rows
+ *          of 2 elements: see hk_nibbles
  *
  * Q4_K and Q6_K: see super-block.h.
  */

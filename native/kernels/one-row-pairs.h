@@ -1,5 +1,5 @@
 /*
- * Products of quantized weights in pairs by one row of x, whatever the width of vectors: the file that includes this one
+ * Products of Q4_K and Q6_K in pairs by one row of x, whatever the width of vectors: the file that includes this one
  * defines
  *
  *   LANES, ints, floats, and the functions on them that are used below.
@@ -41,18 +41,6 @@ static inline __attribute__((always_inline)) void nibbles(const uint8_t *from, c
     }
 }
 
-static inline __attribute__((always_inline)) void bytes(const uint8_t *from, const int16_t *x,
-                                                        struct integer_sums *sums) {
-#pragma GCC unroll 16
-  for (int pair = 0; pair < 16; pair++) {
-    ints weights[VECTORS];
-    interleave(_mm256_loadu_si256((const __m256i *)(from + 32 * pair)), weights);
-#pragma GCC unroll 2
-    for (int v = 0; v < VECTORS; v++)
-      sums->half[pair / 8][v] = dot(sums->half[pair / 8][v], weights[v], pair_of(x + 2 * pair));
-  }
-}
-
 /* See super-block.h. */
 static inline __attribute__((always_inline)) void six_bits(const uint8_t *from, const int16_t *x,
                                                            struct integer_sums *sums) {
@@ -78,10 +66,6 @@ static inline __attribute__((always_inline)) void six_bits(const uint8_t *from, 
 static inline __attribute__((always_inline)) void scales_of(const enum hk_type type, const uint8_t *strip,
                                                             int64_t blocks, int64_t block, int v, floats *first,
                                                             floats *second) {
-  if (!hk_is_super(type)) {
-    *first = *second = from_halves(hk_scales(type, strip, blocks, block) + LANES * v);
-    return;
-  }
   const int8_t *integers = hk_block_scales(type, strip, blocks, block) + LANES * v;
   const uint16_t *supers = hk_super_scales(type, strip, blocks, block) + LANES * v;
   *first = times(from_bytes(integers), from_halves(supers));
@@ -101,8 +85,7 @@ static inline __attribute__((always_inline)) void strip_sums(const enum hk_type 
     for (int v = 0; v < VECTORS; v++) sums.half[0][v] = sums.half[1][v] = spread_ints(0);
     hk_prefetch(type, packed, p->blocks, block, 1);
     const uint8_t *from = packed + block * hk_integer_bytes(type);
-    if (type == HK_Q8_0) bytes(from, x, &sums);
-    else if (type == HK_Q6_K) six_bits(from, x, &sums);
+    if (type == HK_Q6_K) six_bits(from, x, &sums);
     else nibbles(from, x, &sums);
 #pragma GCC unroll 2
     for (int v = 0; v < VECTORS; v++) {
@@ -117,11 +100,10 @@ static inline __attribute__((always_inline)) void strip_sums(const enum hk_type 
         continue;
       }
       total[v] = fma_of(as_floats(add_ints(sums.half[0][v], sums.half[1][v])), times(first, scale), total[v]);
-      if (type == HK_Q4_K) shift[v] = fma_of(second, spread(summary->sum), shift[v]);
-      else if (type == HK_Q4_0) shift[v] = fma_of(first, spread(summary->sum), shift[v]);
+      shift[v] = fma_of(second, spread(summary->sum), shift[v]);
     }
   }
-  const float least = type == HK_Q4_K ? 1 : type == HK_Q4_0 ? 8 : type == HK_Q6_K ? 32 : 0;
+  const float least = type == HK_Q4_K ? 1 : 32;
   for (int v = 0; v < VECTORS; v++) store(to + LANES * v, fma_of(spread(-least), shift[v], total[v]));
 }
 
@@ -137,8 +119,6 @@ static inline __attribute__((always_inline)) void product(const enum hk_type typ
 }
 
 static inline void one_row(const struct hk_product *p, int64_t begin, int64_t end) {
-  if (p->type == HK_Q4_0) product(HK_Q4_0, p, begin, end);
-  else if (p->type == HK_Q8_0) product(HK_Q8_0, p, begin, end);
-  else if (p->type == HK_Q4_K) product(HK_Q4_K, p, begin, end);
+  if (p->type == HK_Q4_K) product(HK_Q4_K, p, begin, end);
   else product(HK_Q6_K, p, begin, end);
 }

@@ -57,7 +57,7 @@ static void pack_row_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_
   }
 }
 
-/* The same in fours: counted from -128, which turns the first bit. */
+/* struct block_q8_0 of ggml, an F16 and 32 signed bytes, in fours: counted from -128, which turns the first bit. */
 static void pack_fours_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
   uint16_t *scales = (uint16_t *)(strip + blocks * 512) + row;
   const __m128i sign = _mm_set1_epi8((char)0x80);
@@ -85,38 +85,6 @@ static void pack_pairs_bf16(const uint8_t *source, int64_t k, int row, uint8_t *
   if (2 * pair < k) to[pair * HK_STRIP] = from[2 * pair];
 }
 
-/* struct block_q4_0 of ggml: an F16, then 16 bytes; the low halves are elements 0 to 15, the high ones 16 to 31. */
-static void pack_pairs_q4_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
-  uint16_t *scales = (uint16_t *)(strip + blocks * 256) + row;
-  for (int64_t block = 0; block < blocks; block++, source += 18) {
-    memcpy(scales + block * HK_STRIP, source, 2);
-    uint16_t *words = (uint16_t *)(strip + block * 256) + 2 * row;
-    const uint8_t *q = source + 2;
-    /* Vector v holds the pairs 4v to 4v + 3: elements 8v to 8v + 7, even ones in the first word of a row. */
-    for (int v = 0; v < 4; v++) {
-      const uint8_t *bytes = q + 8 * (v & 1);
-      const int shift = v < 2 ? 0 : 4;
-      uint32_t even = 0, odd = 0;
-      for (int pair = 0; pair < 4; pair++) {
-        even |= (uint32_t)((bytes[2 * pair] >> shift) & 15) << (4 * pair);
-        odd |= (uint32_t)((bytes[2 * pair + 1] >> shift) & 15) << (4 * pair);
-      }
-      words[v * 32] = (uint16_t)even;
-      words[v * 32 + 1] = (uint16_t)odd;
-    }
-  }
-}
-
-/* struct block_q8_0 of ggml: an F16, then 32 signed bytes. */
-static void pack_pairs_q8_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
-  uint16_t *scales = (uint16_t *)(strip + blocks * 512) + row;
-  for (int64_t block = 0; block < blocks; block++, source += 34) {
-    memcpy(scales + block * HK_STRIP, source, 2);
-    uint8_t *to = strip + block * 512 + row;
-    for (int element = 0; element < HK_BLOCK; element++) to[element * HK_STRIP] = source[2 + element];
-  }
-}
-
 int64_t hk_row_bytes(int type, int64_t k) {
   if (type == HK_Q4_K || type == HK_Q6_K) return hk_super_row_bytes(type, k);
   return type == HK_Q4_0 ? k / HK_BLOCK * 18 : type == HK_Q8_0 ? k / HK_BLOCK * 34 : 2 * k;
@@ -131,9 +99,7 @@ static void pack_row(int set, int type, const uint8_t *source, int64_t k, int ro
     if (type == HK_BF16) pack_row_bf16(source, k, row, strip);
     else if (type == HK_Q4_0) pack_row_q4_0(source, blocks, row, strip);
     else pack_row_q8_0(source, blocks, row, strip);
-  } else if (type == HK_BF16) pack_pairs_bf16(source, k, row, strip);
-  else if (type == HK_Q4_0) pack_pairs_q4_0(source, blocks, row, strip);
-  else pack_pairs_q8_0(source, blocks, row, strip);
+  } else pack_pairs_bf16(source, k, row, strip);
 }
 
 int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed) {

@@ -1,4 +1,4 @@
-/* Products with AVX2 and FMA in F32, for CPUs that know no BF16. */
+/* Products with AVX2 and FMA in F32, for CPUs that know no BF16. Q4_0 and Q8_0: see product-avx2-bytes.c. */
 #include "expand-avx2-super.h"
 #include "kernels.h"
 #include <immintrin.h>
@@ -19,54 +19,23 @@ static void expand_bf16(const uint8_t *from, float *to) {
     }
 }
 
-static void expand_q4_0(const uint8_t *from, float *to) {
-  const __m256i four_bits = _mm256_set1_epi32(15), eight = _mm256_set1_epi32(8);
-  for (int v = 0; v < 4; v++)
-    for (int half = 0; half < 2; half++) {
-      __m256i words = _mm256_loadu_si256((const __m256i *)(from + 64 * v + 32 * half));
-      for (int pair = 0; pair < 4; pair++, words = _mm256_srli_epi32(words, 4)) {
-        const __m256i even = _mm256_sub_epi32(_mm256_and_si256(words, four_bits), eight);
-        const __m256i odd = _mm256_sub_epi32(_mm256_and_si256(_mm256_srli_epi32(words, 16), four_bits), eight);
-        float *at = to + (4 * v + pair) * 32 + 8 * half;
-        _mm256_store_ps(at, _mm256_cvtepi32_ps(even));
-        _mm256_store_ps(at + 16, _mm256_cvtepi32_ps(odd));
-      }
-    }
-}
-
-static void expand_q8_0(const uint8_t *from, float *to) {
-  for (int at = 0; at < 512; at += 8)
-    _mm256_store_ps(to + at, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + at)))));
-}
-
-static void expand(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t begin, int count, float *to,
-                   float *scales) {
-  for (int block = 0; block < count; block++, to += HK_BLOCK * HK_STRIP, scales += HK_STRIP) {
+static void expand(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t begin, int count, float *to) {
+  for (int block = 0; block < count; block++, to += HK_BLOCK * HK_STRIP) {
     const uint8_t *from = strip + (begin + block) * hk_integer_bytes(type);
-    if (hk_is_super(type)) {
-      const int8_t *integers = hk_block_scales(type, strip, blocks, begin + block);
-      const uint16_t *supers = hk_super_scales(type, strip, blocks, begin + block);
-      if (type == HK_Q4_K) expand_q4_k(from, integers, supers, to);
-      else expand_q6_k(from, integers, supers, to);
-      continue;
-    }
     if (type == HK_BF16) {
       expand_bf16(from, to);
       continue;
     }
-    if (type == HK_Q4_0) expand_q4_0(from, to);
-    else expand_q8_0(from, to);
-    const uint16_t *halves = hk_scales(type, strip, blocks, begin + block);
-    _mm256_store_ps(scales, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)halves)));
-    _mm256_store_ps(scales + 8, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + 8))));
+    const int8_t *integers = hk_block_scales(type, strip, blocks, begin + block);
+    const uint16_t *supers = hk_super_scales(type, strip, blocks, begin + block);
+    if (type == HK_Q4_K) expand_q4_k(from, integers, supers, to);
+    else expand_q6_k(from, integers, supers, to);
   }
 }
 
 struct part {
   const float *x;
   const float *w;
-  /* Of blocks; NULL: they have none. */
-  const float *scales;
   int count;
 };
 
@@ -86,14 +55,12 @@ static inline __attribute__((always_inline)) void multiply(const int rows, const
         sum[row][1] = _mm256_fmadd_ps(one, high, sum[row][1]);
       }
     }
-    for (int half = 0; half < 2; half++) {
-      const __m256 scale = p->scales ? _mm256_load_ps(p->scales + block * HK_STRIP + 8 * half) : _mm256_set1_ps(1);
+    for (int half = 0; half < 2; half++)
 #pragma GCC unroll 4
       for (int row = 0; row < rows; row++) {
         float *at = total + row * HK_STRIP + 8 * half;
-        _mm256_store_ps(at, _mm256_fmadd_ps(scale, sum[row][half], _mm256_load_ps(at)));
+        _mm256_store_ps(at, _mm256_add_ps(sum[row][half], _mm256_load_ps(at)));
       }
-    }
   }
 }
 
@@ -114,7 +81,6 @@ static void widen(const uint16_t *x, int tile_rows, int rows, int count, float *
 
 void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
   float w[CHUNK * HK_BLOCK * HK_STRIP] __attribute__((aligned(64)));
-  float scales[CHUNK * HK_STRIP] __attribute__((aligned(64)));
   float x[CHUNK * HK_BLOCK * ROWS] __attribute__((aligned(64)));
   float total[ROWS * HK_STRIP] __attribute__((aligned(64)));
   const int64_t strip_bytes = hk_strip_bytes(p->type, p->blocks);
@@ -123,10 +89,10 @@ void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
   for (int64_t from = 0; from < p->m; from += pass) {
     const int64_t to = from + pass < p->m ? from + pass : p->m;
     for (int64_t chunk = 0; chunk < p->blocks; chunk += CHUNK) {
-      struct part part = {.x = x, .w = w, .scales = p->type == HK_Q4_0 || p->type == HK_Q8_0 ? scales : NULL};
+      struct part part = {.x = x, .w = w};
       part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
       for (int64_t strip = begin; strip < end; strip++) {
-        expand(p->type, p->weights + strip * strip_bytes, p->blocks, chunk, part.count, w, scales);
+        expand(p->type, p->weights + strip * strip_bytes, p->blocks, chunk, part.count, w);
         const int columns = p->n - strip * HK_STRIP < HK_STRIP ? (int)(p->n - strip * HK_STRIP) : HK_STRIP;
         for (int64_t row = from; row < to; row += rows) {
           const int64_t tile = row / tile_rows, within = row % tile_rows;

@@ -195,39 +195,3 @@ void hk_product_avx512_vnni(const struct hk_product *p, int64_t begin, int64_t e
   else if (p->type == HK_Q4_0) product(HK_Q4_0, p, begin, end);
   else product(HK_Q8_0, p, begin, end);
 }
-
-/* 16 bytes each of the first and the last elements, in turns. */
-static inline void store_bytes(uint8_t *to, __m512i first, __m512i second) {
-  const __m128i a = _mm512_cvtepi32_epi8(first), b = _mm512_cvtepi32_epi8(second);
-  _mm_storeu_si128((__m128i *)to, _mm_unpacklo_epi8(a, b));
-  _mm_storeu_si128((__m128i *)(to + 16), _mm_unpackhi_epi8(a, b));
-}
-
-/* One block of a row, which is number `row` of a tile; x is NULL behind the last row. */
-static inline void pack_block(const float *x, uint8_t *block, int row, int tile_rows) {
-  float scale = 0;
-  int32_t begin = 0;
-  __m512i first = _mm512_setzero_si512(), second = first;
-  if (x) {
-    const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
-    float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-    const int numbers = !(_mm512_cmp_ps_mask(low, low, _CMP_UNORD_Q) | _mm512_cmp_ps_mask(high, high, _CMP_UNORD_Q));
-    if (largest < HK_SMALLEST) largest = 0;
-    const __m512 inverse = _mm512_set1_ps(largest > 0 ? 127.0f / largest : 0);
-    first = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
-    second = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
-    /* What is no number in x is none in any result. */
-    scale = numbers ? largest / 127.0f : __builtin_nanf("");
-    begin = -8 * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
-  }
-  store_bytes(block + row * HK_BLOCK, first, second);
-  memcpy(block + tile_rows * HK_BLOCK + 4 * row, &scale, 4);
-  memcpy(block + tile_rows * (HK_BLOCK + 4) + 4 * row, &begin, 4);
-}
-
-void hk_pack_tile_as_bytes(int64_t m, const float *const *x, uint8_t *tile, int64_t begin, int64_t end) {
-  const int rows = hk_tile_rows(m);
-  for (int row = 0; row < rows; row++)
-    for (int64_t block = begin; block < end; block++)
-      pack_block(x[row] ? x[row] + block * HK_BLOCK : NULL, tile + block * rows * HK_BLOCK_AS_BYTES, row, rows);
-}

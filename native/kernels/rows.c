@@ -17,7 +17,7 @@ static int bits_of(int set, enum hk_type type, const uint8_t *block, int r, int 
   const int pair = e >> 1, odd = e & 1, in_fours = hk_is_in_fours(set, type), in_rows = hk_is_in_rows(set) || in_fours;
   if (type == HK_BF16) return in_rows ? words[32 * r + e] : words[32 * pair + 2 * r + odd];
   if (type == HK_Q8_0 && in_fours) return block[hk_fours(r, e)] - 128;
-  if (type == HK_Q8_0) return (int8_t)(in_rows ? block[32 * r + e] : block[16 * e + r]);
+  if (type == HK_Q8_0) return (int8_t)block[32 * r + e];
   if (type == HK_Q6_K) {
     const int low = in_rows ? block[32 * (r & 7) + e] >> (r < 8 ? 0 : 4) : block[16 * (e & 15) + r] >> (e < 16 ? 0 : 4);
     const uint8_t *high = block + HK_Q6_K_LOW;

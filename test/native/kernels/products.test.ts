@@ -154,6 +154,16 @@ describe.each(kernels.sets)('$name', (set) => {
   });
 });
 
+it.each(['Q4_0', 'Q8_0'] as const)('%s has the same bits on every instruction set but AMX', (type) => {
+  const sets = kernels.sets.filter((set) => isAsBytes(set, type));
+  const [n, k, m] = [80, 2144, 19];
+  const next = randomNumbers(11);
+  const matrix = madeMatrix(type, n, k, next);
+  const x = activations(m, k, next);
+  const [first, ...others] = sets.map((set) => product(kernels, set, matrix, pack(kernels, set, matrix), x, m));
+  for (const other of others) expect(other).toEqual(first);
+});
+
 it('quantized weights of the tile unit are within 0.7 units of BF16, and right on average', () => {
   const { values, cut } = madeMatrix('Q8_0', 64, 4096, randomNumbers(3));
   let worst = 0;

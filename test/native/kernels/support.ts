@@ -36,7 +36,7 @@ const scale_bytes = 2;
 
 /** Whether a set multiplies bytes, activations too. */
 export function isAsBytes({ name }: KernelSet, type: PackedType): boolean {
-  return name.startsWith('AVX-512') && (type === 'Q4_0' || type === 'Q8_0');
+  return name !== 'AMX-BF16' && (type === 'Q4_0' || type === 'Q8_0');
 }
 
 /** A generator of numbers by seed (mulberry32), from -1 to 1. */
