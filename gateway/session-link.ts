@@ -4,6 +4,7 @@ import { Pool } from 'undici';
 import { z } from 'zod';
 import type { SessionFacts } from '../ledger/index.ts';
 import {
+  channel_protocol,
   pinnedConnect,
   pinnedConnector,
   type RelayFallback,
@@ -19,6 +20,7 @@ import { DeviceTime } from './device-time.ts';
 import { deviceWords } from './routing/replica.ts';
 import { SilenceTimer } from './silence-timer.ts';
 import { UpstreamPool } from './upstream/pool.ts';
+import { SessionWays } from './upstream/session-ways.ts';
 
 /**
  * A session that is silent for this long is taken for dead: the design allows 3 s for the loss of a node.
@@ -172,9 +174,14 @@ export class SessionLink {
 
   #newPool(): UpstreamPool {
     // How long an answer takes is the replica's business (queue, prefill); whether it lives, the watch tells.
-    return new UpstreamPool((read) =>
-      pinnedConnect(this.#record, this.#own, { relayFallback: this.#relayFallback, read }),
+    const ways = new SessionWays((read) =>
+      pinnedConnect(this.#record, this.#own, {
+        relayFallback: this.#relayFallback,
+        read,
+        protocols: [channel_protocol, 'http/1.1'],
+      }),
     );
+    return new UpstreamPool(ways);
   }
 
   async #follow(): Promise<void> {

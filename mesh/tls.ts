@@ -13,22 +13,26 @@ import type { Registry } from './registry.ts';
 import type { RelayFallback } from './relay-fallback.ts';
 import { type SessionIdentity, sessionIdOfKey } from './session-identity.ts';
 
+const httpAlone: readonly string[] = ['http/1.1'];
+
 /**
  * Options for `tls.createServer` (or `https.createServer`) of one port that serves one or many sessions. The
  * server name a client sends picks the session whose key is shown; an unknown or absent name ends the handshake.
  * Clients must show a certificate; which one is judged by `authorizePeer`, so call that before a request is read.
  *
  * @param resolve the identity behind a session id, undefined where there is none here
+ * @param protocols what the server speaks (ALPN), the best first
  */
 export function sessionTlsServerOptions(
   resolve: (sessionId: string) => SessionIdentity | undefined,
+  protocols: readonly string[] = httpAlone,
 ): TlsOptions {
   return {
     minVersion: 'TLSv1.3',
     requestCert: true,
     // Certificates are self-signed by design: the chain says nothing, the key is compared instead.
     rejectUnauthorized: false,
-    ALPNProtocols: ['http/1.1'],
+    ALPNProtocols: [...protocols],
     SNICallback: (serverName, done) => {
       const sessionId = /^([0-9a-f]{32})\./.exec(serverName)?.[1];
       const identity = sessionId === undefined ? undefined : resolve(sessionId);
@@ -82,6 +86,8 @@ export interface PinnedOptions {
    * more than reading it.
    */
   read?: (bytes: Buffer) => void;
+  /** What may be spoken, the best first; `alpnProtocol` of the socket says what the peer chose. HTTP/1.1 by default. */
+  protocols?: readonly string[];
 }
 
 /** What arrives at sockets with a `read` of their own; nothing stays in it beyond the call. */
@@ -124,19 +130,20 @@ export function pinnedConnector(
 export async function pinnedConnect(
   record: SessionRecord,
   own: SessionIdentity,
-  { timeout_ms = 3000, relayFallback, read }: PinnedOptions = {},
+  { timeout_ms = 3000, relayFallback, read, protocols = httpAlone }: PinnedOptions = {},
 ): Promise<TLSSocket> {
   const failures: string[] = [];
   const isPreferred = relayFallback?.isPreferred(record) === true;
   const direct = record.metadata.addresses.map(({ host, port }) => ({
     name: `${host}:${port}`,
-    connect: () => handshake({ host, port }, { name: `${host}:${port}`, record, own, timeout_ms, read }),
+    connect: () =>
+      handshake({ host, port }, { name: `${host}:${port}`, record, own, timeout_ms, read, protocols }),
   }));
   const around = {
     name: 'through its peer',
     connect: async () => {
       const way = { socket: await relayFallback!.open(record) };
-      const socket = await handshake(way, { name: 'its peer', record, own, timeout_ms, read });
+      const socket = await handshake(way, { name: 'its peer', record, own, timeout_ms, read, protocols });
       if (!isPreferred) relayFallback!.took(record); // a direct way may have been found meanwhile
       return socket;
     },
@@ -175,7 +182,7 @@ export function pinnedConnectAt(
 ): Promise<TLSSocket> {
   return handshake(
     { host, port },
-    { name: `${host}:${port}`, record: peer, own, timeout_ms, read: undefined },
+    { name: `${host}:${port}`, record: peer, own, timeout_ms, read: undefined, protocols: httpAlone },
   );
 }
 
@@ -186,6 +193,7 @@ interface Handshake {
   own: SessionIdentity;
   timeout_ms: number;
   read: PinnedOptions['read'];
+  protocols: readonly string[];
 }
 
 async function lookForDirectWay(
@@ -203,7 +211,7 @@ async function lookForDirectWay(
 
 function handshake(
   way: { host: string; port: number } | { socket: Duplex },
-  { name, record, own, timeout_ms, read }: Handshake,
+  { name, record, own, timeout_ms, read, protocols }: Handshake,
 ): Promise<TLSSocket> {
   return new Promise((resolve, reject) => {
     const socket = tlsConnect({
@@ -212,7 +220,7 @@ function handshake(
       servername: sessionServerName(record.session_id),
       secureContext: contextOf(own),
       minVersion: 'TLSv1.3',
-      ALPNProtocols: ['http/1.1'],
+      ALPNProtocols: [...protocols],
       rejectUnauthorized: false, // the key is compared below, before a byte is sent
     });
     const deadline = setTimeout(() => {

@@ -5,6 +5,9 @@ import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import {
   authorizePeer,
+  ChannelConnection,
+  ChannelSocket,
+  channel_protocol,
   type Registry,
   type SessionIdentity,
   sessionTlsServerOptions,
@@ -44,19 +47,22 @@ export interface SessionServerOptions {
 
 /**
  * The one port of a node: TLS 1.3, both sides show their keys, the server name picks the session. HTTP is read
- * only from clients whose key a live record of the mesh names; others get one line that says so.
+ * only from clients whose key a live record of the mesh names; others get one line that says so. A connection carries
+ * one request at a time, or, where the client knows them, many on channels.
  */
 export class SessionServer {
   readonly #server: Server;
   readonly #sockets = new Set<TLSSocket>();
   readonly #strangers = new UnauthenticatedSockets();
+  /** Open on all connections. */
+  #channels = 0;
 
   constructor({ registry, identityOf, handle, upgrade, ...options }: SessionServerOptions) {
     const headers_timeout_ms = options.headers_timeout_ms ?? headers_timeout_default_ms;
     const peers = new WeakMap<object, string>();
     this.#server = createServer(
       {
-        ...sessionTlsServerOptions(identityOf),
+        ...sessionTlsServerOptions(identityOf, [channel_protocol, 'http/1.1']),
         handshakeTimeout: handshake_timeout_ms,
         connectionsCheckingInterval: headers_timeout_ms / 3,
         maxHeaderSize: limits.header_bytes,
@@ -66,7 +72,7 @@ export class SessionServer {
         keepAliveTimeout: 65_000,
       },
       (request, response) => {
-        const socket = request.socket as TLSSocket;
+        const socket = request.socket as TLSSocket | ChannelSocket;
         const peer = registry.get(peers.get(socket) ?? '');
         const sessionId = String(socket.servername).slice(0, 32);
         if (!peer || peer.lifecycle === 'LEFT') {
@@ -94,7 +100,15 @@ export class SessionServer {
           this.#strangers.prove(socket);
           peers.set(socket, peer.session_id);
           if (socket.destroyed) return;
-          for (const listener of readHttp) listener.call(this.#server, socket);
+          const serve = (connection: Duplex): void => {
+            for (const listener of readHttp) listener.call(this.#server, connection);
+          };
+          if (socket.alpnProtocol === channel_protocol)
+            this.#carryChannels(socket, (channel) => {
+              peers.set(channel, peer.session_id);
+              serve(channel);
+            });
+          else serve(socket);
         },
         (error: unknown) => refuse(socket, HpcserveError.from(error)),
       );
@@ -131,6 +145,23 @@ export class SessionServer {
     for (const socket of this.#sockets) socket.destroy();
     this.#strangers.endAll();
     await closed;
+  }
+
+  /** @param serve takes each channel for a connection of its own */
+  #carryChannels(socket: TLSSocket, serve: (channel: ChannelSocket) => void): void {
+    const connection = new ChannelConnection(socket, (channel) => {
+      if (this.#channels >= limits.connections) {
+        channel.reset('the node has as many requests as it may');
+        return;
+      }
+      this.#channels++;
+      const own = new ChannelSocket(channel, String(socket.servername));
+      own.once('close', () => {
+        this.#channels--;
+      });
+      serve(own);
+    });
+    socket.on('data', (bytes: Buffer) => connection.read(bytes));
   }
 
   #tryListen(host: string, port: number): Promise<number | undefined> {

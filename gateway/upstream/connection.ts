@@ -1,6 +1,6 @@
-import type { TLSSocket } from 'node:tls';
 import { type BodyPieces, bytesOf } from '../relay/body-edits.ts';
 import { type AnswerEvents, type AnswerHead, HttpAnswerParser } from './http-answer-parser.ts';
+import type { Way, WayEvents } from './way.ts';
 
 /** Whom the answer to one request goes to. Exactly one of `onEnd` and `onError` is called, and then nothing more. */
 export interface AnswerReceiver {
@@ -25,9 +25,17 @@ const one_write_bytes_max = 32 * 1024;
  */
 const slice_bytes = 256 * 1024;
 
-/** One TLS connection to a session, and at most one request on it at a time. */
-export class Connection implements AnswerEvents {
-  #socket: TLSSocket | undefined;
+/**
+ * A connection that was gone when it was used shows it within a round trip. Higher: slower links; lower: fewer requests
+ * that ended their replica are sent there again.
+ */
+const stale_ms = 1000;
+
+/** HTTP on one way to a session, and at most one request on it at a time. */
+export class Connection implements AnswerEvents, WayEvents {
+  #way: Way | undefined;
+  /** What is to be sent when the way has room again. */
+  #more: (() => void) | undefined;
   readonly #owner: ConnectionOwner;
   readonly #parser = new HttpAnswerParser(this);
   #receiver: AnswerReceiver | undefined;
@@ -38,9 +46,10 @@ export class Connection implements AnswerEvents {
   /** Bytes came before the connection was open: whoever sent them is no server of HTTP. */
   #early = false;
   /** Requests it has been given. */
-  served = 0;
+  #served = 0;
+  #sent_ms = 0;
   /** Whether a byte of the present answer has come. */
-  answering = false;
+  #answering = false;
   /** On the monotonic clock. */
   idle_since_ms = 0;
 
@@ -48,13 +57,15 @@ export class Connection implements AnswerEvents {
     this.#owner = owner;
   }
 
-  /** @param socket connected; what arrives on it goes to `read` */
-  open(socket: TLSSocket): void {
-    this.#socket = socket;
-    if (this.#early) queueMicrotask(() => socket.destroy(new Error('it spoke before it was asked')));
-    socket.on('error', (error) => this.#lost(error));
-    socket.on('end', () => this.#ended());
-    socket.on('close', () => this.#lost(new Error('the connection was closed')));
+  open(way: Way): void {
+    this.#way = way;
+    if (this.#early) queueMicrotask(() => this.lost(new Error('it spoke before it was asked')));
+  }
+
+  /** Whether it may have been gone before the present request was sent: then nothing was computed. */
+  get wasStale(): boolean {
+    if (this.#answering || (this.#served < 2 && !this.#way!.kept)) return false;
+    return performance.now() - this.#sent_ms < stale_ms;
   }
 
   /** Seconds an idle connection may live as the peer said; undefined where it said nothing. */
@@ -65,16 +76,17 @@ export class Connection implements AnswerEvents {
   /** @param head request line and fields, the empty line included */
   send(head: string, body: BodyPieces, receiver: AnswerReceiver): void {
     this.#receiver = receiver;
-    this.served++;
-    this.answering = false;
+    this.#served++;
+    this.#sent_ms = performance.now();
+    this.#answering = false;
     this.#parser.expect();
     if (bytesOf(body) <= one_write_bytes_max) {
       let text = head;
       for (const piece of body) text += piece.toString('latin1');
-      this.#socket!.write(text, 'latin1');
+      this.#way!.write(text);
       return;
     }
-    this.#socket!.write(head, 'latin1');
+    this.#way!.write(head);
     this.#sending = true;
     this.#sendSlices(body, 0, 0);
   }
@@ -88,8 +100,8 @@ export class Connection implements AnswerEvents {
       while (at < piece.length) {
         const slice = piece.subarray(at, at + slice_bytes);
         at += slice.length;
-        if (this.#socket!.write(slice)) continue;
-        this.#socket!.once('drain', () => this.#sendSlices(body, index, at));
+        if (this.#way!.write(slice)) continue;
+        this.#more = () => this.#sendSlices(body, index, at);
         return;
       }
       at = 0;
@@ -100,18 +112,24 @@ export class Connection implements AnswerEvents {
   resume(): void {
     if (!this.#paused) return;
     this.#paused = false;
-    this.#socket!.resume();
+    this.#way!.resume();
+  }
+
+  drained(): void {
+    const more = this.#more;
+    this.#more = undefined;
+    more?.();
   }
 
   /** Ends the connection; its receiver hears nothing more. */
   destroy(): void {
     this.#receiver = undefined;
-    this.#lost(new Error('given up'));
+    this.lost(new Error('given up'));
   }
 
   /** Ends the connection, and tells its receiver why. */
   fail(error: Error): void {
-    this.#lost(error);
+    this.lost(error);
   }
 
   onHead(head: AnswerHead): void {
@@ -121,7 +139,7 @@ export class Connection implements AnswerEvents {
   onBody(bytes: Buffer): void {
     if (!this.#receiver || this.#receiver.onBody(bytes)) return;
     this.#paused = true;
-    this.#socket!.pause();
+    this.#way!.pause();
   }
 
   onEnd(reusable: boolean): void {
@@ -130,7 +148,7 @@ export class Connection implements AnswerEvents {
     this.resume();
     // Who answers before it has the whole request may take the rest of it for the next.
     if (reusable && !this.#gone && !this.#sending) this.#owner.idle(this);
-    else this.#lost(new Error('the connection cannot be used again'));
+    else this.lost(new Error('the connection cannot be used again'));
     receiver?.onEnd();
   }
 
@@ -138,33 +156,33 @@ export class Connection implements AnswerEvents {
    * @param bytes valid during the call: what receivers keep of them is kept as a copy, small ones out of a common pool
    */
   read(bytes: Buffer): void {
-    if (!this.#socket) {
+    if (!this.#way) {
       this.#early = true;
       return;
     }
-    this.answering = true;
+    this.#answering = true;
     try {
       this.#parser.push(Buffer.from(bytes));
     } catch (error) {
-      this.#lost(error as Error);
+      this.lost(error as Error);
     }
   }
 
-  #ended(): void {
+  ended(): void {
     try {
       this.#parser.end();
-      this.#lost(new Error('the connection was closed'));
+      this.lost(new Error('the connection was closed'));
     } catch (error) {
-      this.#lost(error as Error);
+      this.lost(error as Error);
     }
   }
 
-  #lost(error: Error): void {
+  lost(error: Error): void {
     const receiver = this.#receiver;
     this.#receiver = undefined;
     if (!this.#gone) {
       this.#gone = true;
-      this.#socket?.destroy();
+      this.#way?.destroy();
       this.#owner.gone(this);
     }
     receiver?.onError(error);

@@ -1,7 +1,7 @@
-import type { TLSSocket } from 'node:tls';
 import type { BodyPieces } from '../relay/body-edits.ts';
 import { type AnswerReceiver, Connection } from './connection.ts';
 import type { AnswerHead } from './http-answer-parser.ts';
+import type { Way, WayEvents } from './way.ts';
 
 /**
  * How long an idle connection is kept where the peer does not say: Node's servers close theirs after 5 s. A
@@ -18,6 +18,9 @@ const sweep_ms = 1000;
  */
 const handshakes_max = 32;
 
+/** A session that ends each connection at once is no better for being asked more often. */
+const resends_max = 3;
+
 /** One request on its way. */
 export class Call implements AnswerReceiver {
   readonly #pool: CallPool;
@@ -25,6 +28,7 @@ export class Call implements AnswerReceiver {
   readonly body: BodyPieces;
   readonly #receiver: AnswerReceiver;
   #connection: Connection | undefined;
+  #resends = 0;
   #over = false;
 
   constructor(pool: CallPool, head: string, body: BodyPieces, receiver: AnswerReceiver) {
@@ -75,17 +79,19 @@ export class Call implements AnswerReceiver {
     const connection = this.#connection;
     this.#connection = undefined;
     // Kept connections may be closed by the peer at the moment they are used: nothing was computed then.
-    if (connection && connection.served > 1 && !connection.answering && this.#pool.again(this)) return;
+    if (connection?.wasStale && this.#resends++ < resends_max && this.#pool.again(this)) return;
     this.#over = true;
     this.#receiver.onError(error);
   }
 }
 
-/**
- * Makes a connected socket whose peer is verified.
- * @param read what arrives goes there, in bytes that are valid during the call only
- */
-export type Connect = (read: (bytes: Buffer) => void) => Promise<TLSSocket>;
+/** Where connections come from. */
+export interface Ways {
+  /** Makes one whose peer is verified. */
+  open(events: WayEvents): Promise<Way>;
+  /** What is left of them ends. */
+  close(error: Error): void;
+}
 
 interface CallPool {
   /** Sends a call on a new connection; false where the pool is closed. */
@@ -94,7 +100,7 @@ interface CallPool {
 
 /** The connections to one session that carry requests: as many as there are requests at a time. */
 export class UpstreamPool implements CallPool {
-  readonly #connect: Connect;
+  readonly #ways: Ways;
   readonly #idle: Connection[] = [];
   readonly #all = new Set<Connection>();
   /** Calls that no connection is there for yet, in their order, by which they are numbered. */
@@ -103,12 +109,12 @@ export class UpstreamPool implements CallPool {
   #handshakes = 0;
   /** Connections that were made since the pool is there. */
   #made = 0;
-  readonly #sweeper: NodeJS.Timeout;
+  /** While there is something to sweep. */
+  #sweeper: NodeJS.Timeout | undefined;
   #closed: Error | undefined;
 
-  constructor(connect: Connect) {
-    this.#connect = connect;
-    this.#sweeper = setInterval(() => this.#sweep(), sweep_ms).unref();
+  constructor(ways: Ways) {
+    this.#ways = ways;
   }
 
   /** Requests on their way. */
@@ -138,16 +144,16 @@ export class UpstreamPool implements CallPool {
     const made = this.#made;
     const last = this.#last_queued;
     const connection = new Connection(this);
-    this.#connect((bytes) => connection.read(bytes)).then(
-      (socket) => {
+    this.#ways.open(connection).then(
+      (way) => {
         this.#handshakes--;
         this.#made++;
         if (this.#closed) {
-          socket.destroy();
+          way.destroy();
           return;
         }
         this.#all.add(connection);
-        connection.open(socket);
+        connection.open(way);
         const call = this.#firstQueued();
         if (call) call.on(connection);
         else this.idle(connection);
@@ -187,6 +193,7 @@ export class UpstreamPool implements CallPool {
   idle(connection: Connection): void {
     connection.idle_since_ms = performance.now();
     this.#idle.push(connection);
+    this.#sweeper ??= setInterval(() => this.#sweep(), sweep_ms).unref();
     // Its last answer is still being passed on: the next request follows behind that.
     if (this.#queued.size > 0) queueMicrotask(() => this.#reuse());
   }
@@ -213,6 +220,7 @@ export class UpstreamPool implements CallPool {
     clearInterval(this.#sweeper);
     this.#failQueued(error, this.#last_queued);
     for (const connection of [...this.#all]) connection.fail(error);
+    this.#ways.close(error);
   }
 
   #sweep(): void {
@@ -222,5 +230,8 @@ export class UpstreamPool implements CallPool {
       const limit_ms = idle_s === undefined ? idleDefault_ms : Math.max(0, idle_s * 1000 - idleMargin_ms);
       if (now_ms - connection.idle_since_ms > limit_ms) connection.destroy();
     }
+    if (this.#idle.length > 0) return;
+    clearInterval(this.#sweeper);
+    this.#sweeper = undefined;
   }
 }

@@ -6,7 +6,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { SessionServer } from '../../../agent/node/session-server.ts';
 import type { AnswerReceiver } from '../../../gateway/upstream/connection.ts';
 import { UpstreamPool } from '../../../gateway/upstream/pool.ts';
-import { LocalSession, pinnedConnect, RendezvousRegistry } from '../../../mesh/index.ts';
+import { SessionWays } from '../../../gateway/upstream/session-ways.ts';
+import { channel_protocol, LocalSession, pinnedConnect, RendezvousRegistry } from '../../../mesh/index.ts';
 import type { SessionMetadata } from '../../../spec/session-record.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-pool-'));
@@ -48,20 +49,21 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-function pool(): { pool: UpstreamPool; counted: { handshakes: number; most: number; all: number } } {
+function pool(protocols: readonly string[]): {
+  pool: UpstreamPool;
+  counted: { handshakes: number; most: number; all: number };
+} {
   const counted = { handshakes: 0, most: 0, all: 0 };
-  return {
-    counted,
-    pool: new UpstreamPool(async (read) => {
-      counted.all++;
-      counted.most = Math.max(counted.most, ++counted.handshakes);
-      try {
-        return await pinnedConnect(node.record, gateway.identity, { read, timeout_ms: 20_000 });
-      } finally {
-        counted.handshakes--;
-      }
-    }),
-  };
+  const ways = new SessionWays(async (read) => {
+    counted.all++;
+    counted.most = Math.max(counted.most, ++counted.handshakes);
+    try {
+      return await pinnedConnect(node.record, gateway.identity, { read, timeout_ms: 20_000, protocols });
+    } finally {
+      counted.handshakes--;
+    }
+  });
+  return { counted, pool: new UpstreamPool(ways) };
 }
 
 function send(to: UpstreamPool): Promise<number> {
@@ -80,8 +82,17 @@ function send(to: UpstreamPool): Promise<number> {
 }
 
 describe('a burst of requests for one node', () => {
-  it('is answered whole, over as few connections as are free by then', async () => {
-    const { pool: many, counted } = pool();
+  it('is answered whole, over one connection', async () => {
+    const { pool: many, counted } = pool([channel_protocol, 'http/1.1']);
+    const answers = await Promise.all(Array.from({ length: burst }, () => send(many)));
+    expect(new Set(answers)).toEqual(new Set([200]));
+    expect(counted.all).toBe(1);
+    expect(many.busy).toBe(0);
+    many.destroy(new Error('the test is over'));
+  }, 60_000);
+
+  it('is answered whole by HTTP/1.1, over as few connections as are free by then', async () => {
+    const { pool: many, counted } = pool(['http/1.1']);
     const answers = await Promise.all(Array.from({ length: burst }, () => send(many)));
     expect(new Set(answers)).toEqual(new Set([200]));
     expect(counted.most).toBeLessThanOrEqual(32);
@@ -92,23 +103,24 @@ describe('a burst of requests for one node', () => {
 
   it('fails at once where the node cannot be reached', async () => {
     let tries = 0;
-    const dead = new UpstreamPool(async () => {
+    const ways = new SessionWays(async () => {
       tries++;
       await new Promise((resolve) => setTimeout(resolve, 50));
       throw new Error('nobody listens');
     });
+    const dead = new UpstreamPool(ways);
     const began_ms = performance.now();
     const ends = await Promise.allSettled(Array.from({ length: burst }, () => send(dead)));
     expect(ends.every(({ status }) => status === 'rejected')).toBe(true);
     expect(performance.now() - began_ms).toBeLessThan(1000);
-    // Those that began before all were there, and those after.
-    expect(tries).toBeLessThanOrEqual(2 * 32);
+    // They wait for the same connection; those that began before all were there, and those after.
+    expect(tries).toBeLessThanOrEqual(2);
     expect(dead.busy).toBe(0);
     dead.destroy(new Error('the test is over'));
   });
 
   it('ends with its pool, those included that have no connection yet', async () => {
-    const stuck = new UpstreamPool(() => new Promise(() => {}));
+    const stuck = new UpstreamPool(new SessionWays(() => new Promise(() => {})));
     const ends = Promise.allSettled(Array.from({ length: 40 }, () => send(stuck)));
     stuck.destroy(new Error('its session has ended'));
     expect((await ends).map((end) => end.status === 'rejected' && end.reason.message)).toEqual(
