@@ -19,18 +19,18 @@ import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { fixedRate, type Load, saturate } from './load.ts';
 import { manyStreams, memoryOfStreams } from './many-streams.ts';
+import { median } from './median.ts';
 import { writeProxyConfig, writeUpstreamConfig } from './nginx.ts';
+import { type Pace, type PacedUpstream, startPacedPlain, startPacedSession } from './paced-upstream.ts';
 import { type Pinned, startPinned, untilListening } from './process.ts';
 import { ensurePrograms, type Program } from './programs.ts';
-import { readStreams, startPacedUpstream } from './sse.ts';
+import { measureRest, measureStreams, pacedModels } from './streams.ts';
 
 const pairs = 10;
 const warmUps = 5;
 const saturation = { connections: 64, duration_s: 2 };
 const steady = { rate_per_s: 300, duration_s: 4 };
 const latencyRounds = 3;
-const sse = { streams: 32, events: 400, pause_ms: 2 };
-const sseRounds = 3;
 
 const requestBody = JSON.stringify({
   model: 'bench',
@@ -41,8 +41,8 @@ const requestBody = JSON.stringify({
   max_tokens: 64,
   temperature: 0.7,
 });
-const streamBodyOf = (name: string): string =>
-  JSON.stringify({ ...JSON.parse(requestBody), model: name, stream: true });
+const streamBodyOf = (model: string, { events, pause_ms }: Pace): string =>
+  JSON.stringify({ ...JSON.parse(requestBody), model, stream: true, pace: { events, pause_ms } });
 
 /** A key with every limit there is, none of which is reached; it also trusts the bench's provider alone. */
 const keySettings: KeySettings = {
@@ -89,7 +89,8 @@ interface Stage {
 const parts = {
   throughput: measureThroughput,
   latency: measureLatency,
-  streams: measureStreams,
+  streams: (stage: Stage, { log }: BenchOptions) => measureStreams(stage, streamBodyOf, log),
+  rest: (stage: Stage, { log }: BenchOptions) => measureRest(stage, log),
   memory: measureMemory,
 };
 type Part = keyof typeof parts;
@@ -135,8 +136,12 @@ async function setUp(folder: string, programs: Stage['programs'], closers: Close
   const upstream = await instantUpstream(registry, delegation, folder, (config, port) =>
     start('the upstream', loadCores, nginxCommand(config), port),
   );
-  const paced = await pacedSession(registry, 'bench-stream', delegation, sse, closers);
-  await pacedSession(registry, 'bench-many', delegation, manyStreams, closers);
+  await pacedSession(registry, pacedModels.channels, delegation, closers, ({ identity }, beats) =>
+    startPacedSession(registry, identity, beats),
+  );
+  const paced = await pacedSession(registry, pacedModels.plain, delegation, closers, ({ identity }, beats) =>
+    startPacedPlain(identity, beats),
+  );
 
   const config = writeGatewayConfig(folder, mesh_folder, provider_key_file, await freePort());
   const main = join(packageRoot, 'dist/gateway/main.js');
@@ -163,7 +168,7 @@ async function setUp(folder: string, programs: Stage['programs'], closers: Close
 
   const origin = `http://127.0.0.1:${config.port}`;
   const key = await makeKey(origin, config, provider);
-  await untilServed(origin, key, ['bench', 'bench-stream', 'bench-many']);
+  await untilServed(origin, key, ['bench', ...Object.values(pacedModels)]);
   return {
     programs,
     folder,
@@ -261,16 +266,12 @@ async function pacedSession(
   registry: RendezvousRegistry,
   model: string,
   delegation: Delegation,
-  pace: { events: number; pause_ms: number },
   closers: Closers,
+  start: (session: LocalSession, heartbeat: () => string) => Promise<PacedUpstream>,
 ): Promise<Upstream> {
   let sequence = 0;
   const session = await LocalSession.join(registry, metadata(model, 1), undefined, () => delegation);
-  const paced = await startPacedUpstream(
-    session.identity,
-    () => JSON.stringify(beat(session.id, model, sequence++)),
-    pace,
-  );
+  const paced = await start(session, () => JSON.stringify(beat(session.id, model, sequence++)));
   closers.push(() => paced.close());
   await session.update({
     lifecycle: 'SERVING',
@@ -372,43 +373,15 @@ function latencyResult(which: string, ours: number, theirs: number, bar_ms: numb
   };
 }
 
-async function measureStreams(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
-  const measure = async (proxy: Pinned & { url: string }): Promise<number> => {
-    const before_us = proxy.cpu_us();
-    const { events } = await readStreams(proxy.url, stage.key, streamBodyOf('bench-stream'), sse.streams);
-    const expected = sse.streams * (sse.events + 1);
-    if (events !== expected)
-      throw new Error(`${events} events arrived from ${proxy.url} instead of ${expected}`);
-    return (proxy.cpu_us() - before_us) / events;
-  };
-  await measure(stage.gateway);
-  await measure(stage.nginxStream);
-  const ours: number[] = [];
-  const theirs: number[] = [];
-  for (let round = 0; round < sseRounds; round++) {
-    ours.push(await measure(stage.gateway));
-    theirs.push(await measure(stage.nginxStream));
-    log(`SSE: gateway ${ours[round]!.toFixed(1)} µs an event, nginx ${theirs[round]!.toFixed(1)} µs`);
-  }
-  const [mine, nginx] = [median(ours), median(theirs)];
-  return [
-    {
-      what: `CPU time per SSE event, ${sse.streams} streams, one event a record`,
-      unit: 'µs',
-      ours: mine,
-      peer: 'nginx',
-      theirs: nginx,
-      ratio: nginx / mine,
-      bar: '',
-      holds: null,
-    },
-  ];
-}
-
 async function measureMemory(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
   const { streams, events, pause_ms } = manyStreams;
   const { gateway, key } = stage;
-  const measured = await memoryOfStreams(gateway.child.pid!, gateway.url, key, streamBodyOf('bench-many'));
+  const measured = await memoryOfStreams(
+    gateway.child.pid!,
+    gateway.url,
+    key,
+    streamBodyOf(pacedModels.channels, manyStreams),
+  );
   const expected = streams * (events + 1);
   if (measured.events !== expected)
     throw new Error(`${measured.events} events arrived instead of ${expected}`);
@@ -492,10 +465,4 @@ function freePort(): Promise<number> {
       server.close(() => resolve(typeof address === 'object' && address ? address.port : 0));
     });
   });
-}
-
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = Math.floor(sorted.length / 2);
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }

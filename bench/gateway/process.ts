@@ -42,7 +42,7 @@ export function startPinned(
   };
 }
 
-/** CPU time of all threads of a process: the scheduler's nanoseconds, which are finer than the ticks of `stat`. */
+/** CPU time of all threads of a process. */
 function processCpu_us(pid: string): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8');
   const [utime, stime] = fields
