@@ -5,7 +5,8 @@ import { Scavenger, type ScavengerRound } from '../../control/scavenger/scavenge
 import { ownUser } from '../../host/own-user.ts';
 import type { CliContext } from '../context.ts';
 import { printable } from '../format/style.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { parseSince } from '../parse-since.ts';
 import { progressView } from '../progress/view.ts';
 import { openSite } from '../site-session.ts';
@@ -36,7 +37,9 @@ Examples:
       if (options.report) {
         const now_ms = context.now_ms();
         const report = reportScavenged(loaded.layout, options.since ?? now_ms - week_ms, now_ms);
-        return context.out(context.json ? JSON.stringify(report) : reportText(report).join('\n'));
+        return context.out(
+          context.json ? JSON.stringify(report) : reportText(report, textWidth(context)).join('\n'),
+        );
       }
       const view = progressView(context);
       const scavenger = new Scavenger({
@@ -55,7 +58,8 @@ Examples:
           await scavenger.run();
           return undefined;
         });
-        if (round) context.out(context.json ? JSON.stringify(round) : roundText(round).join('\n'));
+        if (round)
+          context.out(context.json ? JSON.stringify(round) : roundText(round, textWidth(context)).join('\n'));
       } finally {
         view.close();
       }
@@ -65,14 +69,20 @@ Examples:
 /** A report covers so much unless told otherwise. */
 const week_ms = 7 * 86_400_000;
 
-function roundText({ submitted, withdrawn, replicas, held_back }: ScavengerRound): string[] {
+function roundText({ submitted, withdrawn, replicas, held_back }: ScavengerRound, width: number): string[] {
   return [
-    `${submitted} submitted, ${withdrawn} withdrawn; ${replicas} replica(s) on idle nodes, those that wait included`,
-    ...held_back.map((line) => `  ! ${printable(line)}`),
+    ...wrap(
+      `${submitted} submitted, ${withdrawn} withdrawn; ${replicas} replica(s) on idle nodes, those that wait included`,
+      width,
+    ),
+    ...held_back.flatMap((line) => wrap(`! ${printable(line)}`, width, 2)),
   ];
 }
 
-function reportText({ since_ms, idle_device_s, all, models, node_kinds }: ScavengerReport): string[] {
+function reportText(
+  { since_ms, idle_device_s, all, models, node_kinds }: ScavengerReport,
+  width: number,
+): string[] {
   const hours = (seconds: number): string => (seconds / 3600).toFixed(1);
   const numbers = ['RUNS', 'PREEMPTED', 'DEVICE-HOURS', 'SERVING', 'STARTING', 'REQUESTS', 'ANSWER TOKENS'];
   const rows = models.map((model) => [
@@ -90,16 +100,23 @@ function reportText({ since_ms, idle_device_s, all, models, node_kinds }: Scaven
       ? `; ${Math.round((100 * Math.min(all.serving_device_s, idle_device_s)) / idle_device_s)} % of the ${hours(idle_device_s)} idle device-hours that were seen served`
       : '';
   return [
-    `since ${new Date(since_ms).toISOString().slice(0, 16)}Z: ${hours(all.device_s)} device-hours on idle nodes, ${all.completion_tokens} answer tokens${share}`,
+    ...wrap(
+      `since ${new Date(since_ms).toISOString().slice(0, 16)}Z: ${hours(all.device_s)} device-hours on idle nodes, ${all.completion_tokens} answer tokens${share}`,
+      width,
+    ),
     ...(rows.length > 0
-      ? formatTable(
+      ? fittedTable(
           [{ title: 'MODEL' }, ...numbers.map((title) => ({ title, align: 'right' as const }))],
           rows,
+          width,
         )
       : []),
-    ...node_kinds.map(
+    ...node_kinds.flatMap(
       ({ node_kind, preemptions, job_hours, running, survives_hour, some_survive_hour }) =>
-        `${node_kind}: ${preemptions} preemption(s) in ${job_hours.toFixed(1)} job-hours of the last two days; a replica that runs is there an hour later with probability ${survives_hour.toFixed(2)}${running > 1 ? `, one of the ${running} that run with ${some_survive_hour.toFixed(2)}` : ''}`,
+        wrap(
+          `${node_kind}: ${preemptions} preemption(s) in ${job_hours.toFixed(1)} job-hours of the last two days; a replica that runs is there an hour later with probability ${survives_hour.toFixed(2)}${running > 1 ? `, one of the ${running} that run with ${some_survive_hour.toFixed(2)}` : ''}`,
+          width,
+        ),
     ),
   ];
 }

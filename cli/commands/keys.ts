@@ -12,7 +12,8 @@ import {
   describeSpending,
   type SettingOptions,
 } from '../format/key-settings.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { credentialFile } from '../site-session.ts';
 
@@ -117,7 +118,7 @@ function registerList(keys: Command, context: CliContext): void {
       if (context.json) return context.out(JSON.stringify({ keys: all }));
       const date = (time_ms: number): string =>
         new Date(time_ms).toISOString().slice(0, 16).replace('T', ' ');
-      for (const line of formatTable(
+      for (const line of fittedTable(
         ['KEY', 'NAME', 'MADE (UTC)', 'STATE', 'MAY', 'USED'].map((title) => ({ title })),
         all.map((key) => [
           key.id,
@@ -127,6 +128,7 @@ function registerList(keys: Command, context: CliContext): void {
           describeSettings(key.settings),
           describeSpending(key),
         ]),
+        textWidth(context),
       ))
         context.out(line);
     });
@@ -208,7 +210,7 @@ function registerAudit(keys: Command, context: CliContext): void {
         return;
       }
       const titles = ['TIME (UTC)', 'WHO', 'WHAT', 'KEY', 'HOW'].map((title) => ({ title }));
-      for (const line of formatTable(titles, audit.map(auditCells))) context.out(line);
+      for (const line of fittedTable(titles, audit.map(auditCells), textWidth(context))) context.out(line);
     });
 }
 

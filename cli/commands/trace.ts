@@ -9,8 +9,9 @@ import { analyzeTrace, exportTrace, type TraceAnalysis } from '../../ledger/inde
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type TraceRow, traceRowSchema } from '../../spec/trace.ts';
 import type { CliContext } from '../context.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
 import { traceFigures } from '../format/trace-figures.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { openSite } from '../site-session.ts';
 import { addTimes } from './usage.ts';
@@ -97,7 +98,7 @@ Examples:
         for (const [name, text] of traceFigures(analysis)) writeFileAtomically(join(svg, name), text);
       }
       if (context.json) context.out(JSON.stringify(analysis));
-      else for (const line of analysisLines(analysis)) context.out(line);
+      else for (const line of analysisLines(analysis, textWidth(context))) context.out(line);
     });
 }
 
@@ -140,7 +141,10 @@ function rowOf(line: string, file: string, number: number): TraceRow {
   });
 }
 
-function analysisLines({ requests, models, top3_share, first_ms, last_ms }: TraceAnalysis): string[] {
+function analysisLines(
+  { requests, models, top3_share, first_ms, last_ms }: TraceAnalysis,
+  width: number,
+): string[] {
   if (requests === 0) return ['no requests'];
   const day = (time_ms: number): string => new Date(time_ms).toISOString().slice(0, 10);
   const seconds = (ms: number | undefined): string => (ms === undefined ? '-' : (ms / 1000).toFixed(2));
@@ -158,7 +162,7 @@ function analysisLines({ requests, models, top3_share, first_ms, last_ms }: Trac
     'P95',
     'REUSED',
   ];
-  const table = formatTable(
+  const table = fittedTable(
     [{ title: 'MODEL' }, ...numbers.map((title) => ({ title, align: 'right' as const }))],
     models.map((model) => [
       model.model,
@@ -174,9 +178,13 @@ function analysisLines({ requests, models, top3_share, first_ms, last_ms }: Trac
       model.tpot_ms ? `${model.tpot_ms.p95.toFixed(1)} ms` : '-',
       percent(model.reused_share),
     ]),
+    width,
   );
   return [
-    `${requests} requests of ${models.length} models, ${day(first_ms)} to ${day(last_ms)}; the first three have ${percent(top3_share)} of the tokens`,
+    ...wrap(
+      `${requests} requests of ${models.length} models, ${day(first_ms)} to ${day(last_ms)}; the first three have ${percent(top3_share)} of the tokens`,
+      width,
+    ),
     ...table,
   ];
 }

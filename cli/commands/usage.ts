@@ -12,7 +12,8 @@ import {
 } from '../../spec/usage.ts';
 import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
-import { formatTable } from '../format/table.ts';
+import { fittedTable } from '../format/table.ts';
+import { textWidth } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { parseSince } from '../parse-since.ts';
 import { openSite } from '../site-session.ts';
@@ -91,9 +92,10 @@ Examples:
           context.out(row.map((value) => csvField(value ?? undefined)).join(','));
       else {
         const texts = rows.map((row) => row.map((value) => (value === null ? '-' : String(value))));
-        for (const line of formatTable(
+        for (const line of fittedTable(
           columns.map((title) => ({ title })),
           texts,
+          textWidth(context),
         ))
           context.out(line);
       }
@@ -148,12 +150,13 @@ function printUsage(
     'DEVICE-HOURS',
     'KWH',
   ];
-  for (const line of formatTable(
+  for (const line of fittedTable(
     [
       ...group_by.map((name) => ({ title: name.toUpperCase() })),
       ...numbers.map((title) => ({ title, align: 'right' as const })),
     ],
     usage.map((row) => [...group_by.map((name) => groupText(row, name)), ...numbersOf(row)]),
+    textWidth(context),
   ))
     context.out(line);
   if (usage.some(({ energy_estimated_j }) => energy_estimated_j > 0))

@@ -1,7 +1,7 @@
 /** What people do at a terminal: they are asked, they wait for each other, they mistype, they press Ctrl-C. */
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { spawn as spawnPty } from 'node-pty';
+import { type IPty, spawn as spawnPty } from 'node-pty';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { aroundChange } from '../../control/state/locks.ts';
 import { FolderLock } from '../../host/folder-lock.ts';
@@ -35,13 +35,7 @@ class Typed {
   readonly ended: Promise<number>;
 
   constructor(...argv: string[]) {
-    const command = [join(packageRoot, 'cli/hpcserve.mjs'), ...argv];
-    this.#pty = spawnPty(process.execPath, command, {
-      cols: 160,
-      rows: 40,
-      cwd: home.folder,
-      env: { PATH: '/nowhere', HOME: home.folder, TERM: 'xterm' },
-    });
+    this.#pty = terminalOf(160, argv);
     this.#pty.onData((text) => {
       this.screen += text;
     });
@@ -55,6 +49,15 @@ class Typed {
   shows(words: RegExp): Promise<void> {
     return expect.poll(() => this.screen, { timeout: 40_000 }).toMatch(words);
   }
+}
+/** A terminal of so many columns, with the command in it. */
+function terminalOf(cols: number, argv: readonly string[]): IPty {
+  return spawnPty(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...argv], {
+    cols,
+    rows: 40,
+    cwd: home.folder,
+    env: { PATH: '/nowhere', HOME: home.folder, TERM: 'xterm' },
+  });
 }
 const ctrlC = '\u0003';
 const generation = async (): Promise<number> =>
@@ -138,6 +141,33 @@ describe('Ctrl-C', () => {
       typed.press(ctrlC);
       expect(await typed.ended, typed.screen).toBe(130);
       expect(typed.screen).not.toMatch(/E_INTERNAL|stop NAME|stack trace/);
+    },
+    60_000,
+  );
+});
+
+describe('a table on a terminal of 60 columns', () => {
+  const sql = 'SELECT model, status, prompt_tokens, completion_tokens, engine, endpoint FROM requests';
+  it.each<[string, string[], RegExp]>([
+    ['keys', ['keys', 'list'], /^MADE \(UTC\) +\d/m],
+    ['usage', ['usage', '--by', 'model,user,tier,endpoint'], /^ANSWER TOKENS +\d/m],
+    ['usage in SQL', ['usage', 'sql', sql], /^completion_tokens +\d/m],
+    ['backfill', ['backfill', '--report'], /device-hours/],
+  ])(
+    '%s: has no line that is wider',
+    async (_name, argv, shown) => {
+      const asked = await home.run(['chat', 'demo', 'Hello', '--max-tokens', '4']);
+      expect(asked.code, asked.stderr).toBe(0);
+      const pty = terminalOf(60, argv);
+      let screen = '';
+      pty.onData((text) => {
+        screen += text;
+      });
+      const code = await new Promise((resolve) => pty.onExit(({ exitCode }) => resolve(exitCode)));
+      const lines = screen.replaceAll(/\x1b\[[\d;?]*[a-zA-Z]|\r/g, '').split('\n');
+      expect(code, screen).toBe(0);
+      expect(lines.join('\n')).toMatch(shown);
+      expect(lines.filter((line) => line.length > 60)).toEqual([]);
     },
     60_000,
   );
