@@ -10,7 +10,7 @@ import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.t
 import { objectOf } from './dialects/chat-form.ts';
 import type { Dialect, KeptResponse } from './dialects/dialect.ts';
 import { dialects } from './dialects/index.ts';
-import { TranslatedResponse } from './dialects/translated-response.ts';
+import { TranslatedResponse, type TranslationClient } from './dialects/translated-response.ts';
 import { sendError, sendErrorOpen } from './http-error.ts';
 import type { KeptForKeys } from './kept/kept-for-keys.ts';
 import { ResponseStore } from './kept/response-store.ts';
@@ -49,7 +49,7 @@ type Arrival = Pick<
 /** What a request in another API needs; its own response is for engines that speak it themselves. */
 interface Translation {
   dialect: Dialect;
-  client: ServerResponse;
+  client: TranslationClient;
   response: TranslatedResponse;
 }
 /** One that its key's limits let in, and what it holds of the gateway's memory. */
@@ -95,11 +95,7 @@ export class OpenAiHandler {
     const endpoint = endpoints.get(path) ?? (dialect && { path, dialect: 'none', computes: true });
     if (!endpoint) return false;
     const request_id = requestIdOf(request.headers['x-request-id']);
-    const translation = dialect && {
-      dialect,
-      client,
-      response: new TranslatedResponse(client, dialect, request_id),
-    };
+    const translation = dialect && translationOf(dialect, client, request_id);
     const response = translation?.response ?? client;
     if (request.method !== 'POST') {
       const error = new HpcserveError('E_REQUEST_METHOD', {
@@ -112,26 +108,29 @@ export class OpenAiHandler {
     return true;
   }
 
-  /** Answers a request that no connection brought. */
+  /** Answers a request that no connection brought. @param path of an endpoint */
   answer(
     key: ApiKey,
     path: string,
     { body, request_id, signal }: InnerRequest,
   ): Promise<CollectedAnswer | undefined> {
-    const response = new CollectedResponse();
+    const collected = new CollectedResponse();
+    const dialect = dialects.get(path);
+    const translation = dialect && translationOf(dialect, collected, request_id);
+    const response = translation?.response ?? collected;
     const headers = { 'content-type': 'application/json', 'content-length': String(body.length) };
     // All that is read of a request: its header, and its bytes as they come.
     const request = Object.assign(Readable.from([body]), {
       headers,
       complete: true,
     }) as unknown as IncomingMessage;
-    const known = { request, response, request_id, endpoint: endpoints.get(path)!, translation: undefined };
+    const known = { request, response, request_id, endpoint: endpoints.get(path)!, translation };
     const refusal = this.#refusal();
     if (refusal) sendError(response, refusal, request_id);
     else this.#receive({ ...known, key, time_ms: Date.now(), began_ms: performance.now() });
-    const giveUp = (): void => response.destroy();
+    const giveUp = (): void => collected.destroy();
     signal.addEventListener('abort', giveUp);
-    return response.answer.finally(() => signal.removeEventListener('abort', giveUp));
+    return collected.answer.finally(() => signal.removeEventListener('abort', giveUp));
   }
 
   #handle(known: Pick<Arrival, 'request' | 'response' | 'request_id' | 'endpoint' | 'translation'>): void {
@@ -333,6 +332,10 @@ export class OpenAiHandler {
     if (this.#draining) return new HpcserveError('E_GATEWAY_DRAINING', { what: 'this gateway is stopping' });
     return this.#services.ledger.failure;
   }
+}
+
+function translationOf(dialect: Dialect, client: TranslationClient, request_id: string): Translation {
+  return { dialect, client, response: new TranslatedResponse(client, dialect, request_id) };
 }
 
 /** The valid API key a request carries; undefined where it carries none. */

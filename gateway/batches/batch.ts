@@ -1,7 +1,10 @@
 import { z } from 'zod';
 
 /** Paths whose requests a batch may hold. */
-export const batchPaths = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings'] as const;
+export const batchPaths = [
+  ...(['/v1/chat/completions', '/v1/completions', '/v1/embeddings'] as const),
+  '/v1/responses',
+] as const;
 
 const time = z.number().nullable();
 const problem = z.object({

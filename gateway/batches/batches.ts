@@ -9,6 +9,7 @@ import type { GatewayLog } from '../log.ts';
 import { batchSchema, isEnded, type KeptBatch, now_s } from './batch.ts';
 import { areProblems, readBatchInput } from './batch-input.ts';
 import { BatchRun } from './batch-run.ts';
+import { Cancellations } from './cancellations.ts';
 import type { CollectedAnswer, InnerRequest } from './collected-response.ts';
 import { FileStore } from './file-store.ts';
 
@@ -26,6 +27,14 @@ export interface BatchesOptions {
   ask(key: ApiKey, path: string, asked: InnerRequest): Promise<CollectedAnswer | undefined>;
 }
 
+/** A batch that this gateway works on, or is about to. */
+interface Running {
+  stop: AbortController;
+  /** From when on it is to end, Unix s. */
+  cancelling_at: number | undefined;
+  ended: Promise<void>;
+}
+
 type New = Pick<KeptBatch, 'endpoint' | 'input_file_id' | 'metadata'> & { completion_window: '24h' };
 
 /**
@@ -41,8 +50,8 @@ type New = Pick<KeptBatch, 'endpoint' | 'input_file_id' | 'metadata'> & { comple
 export class Batches {
   readonly #options: BatchesOptions;
   readonly #gateway: string;
-  /** By id: those that this gateway works on, or is about to. */
-  readonly #running = new Map<string, { stop: AbortController; cancelled: boolean; ended: Promise<void> }>();
+  /** By id. */
+  readonly #running = new Map<string, Running>();
   readonly #queue: (() => void)[] = [];
   #lanes = running_max;
   #closing = false;
@@ -100,21 +109,17 @@ export class Batches {
   async find(key: ApiKey, id: string): Promise<KeptBatch> {
     const bytes = id.startsWith('batch_') ? await this.#folders().batches.get(key.id, id) : undefined;
     if (!bytes) throw unknownKept('batch', id, null);
-    return batchSchema.parse(JSON.parse(bytes.toString()));
+    return this.#asItIs(key.id, batchSchema.parse(JSON.parse(bytes.toString())));
   }
 
   /** @throws E_KEPT_UNKNOWN */
   async cancel(key: ApiKey, id: string): Promise<KeptBatch> {
     const batch = await this.find(key, id);
     if (isEnded(batch) || batch.status === 'cancelling') return batch;
-    const cancelling: KeptBatch = { ...batch, status: 'cancelling', cancelling_at: now_s() };
+    const cancelling_at = await this.#cancellations(key.id).mark(id);
     const run = this.#running.get(id);
-    if (!run) await put(this.#folders().batches, key.id, cancelling);
-    else {
-      run.cancelled = true;
-      run.stop.abort();
-    }
-    return cancelling;
+    if (run) cancelRun(run, cancelling_at);
+    return { ...batch, status: 'cancelling', cancelling_at };
   }
 
   /** What is under way is given up, and asked again when the gateway is back. */
@@ -126,12 +131,8 @@ export class Batches {
   }
 
   #begin(key: ApiKey, batch: KeptBatch): void {
-    const run = {
-      stop: new AbortController(),
-      cancelled: batch.status === 'cancelling',
-      ended: Promise.resolve(),
-    };
-    if (run.cancelled) run.stop.abort();
+    const run: Running = { stop: new AbortController(), cancelling_at: undefined, ended: Promise.resolve() };
+    if (batch.status === 'cancelling') cancelRun(run, batch.cancelling_at ?? now_s());
     this.#running.set(batch.id, run);
     run.ended = this.#work(key, batch, run)
       .catch((error: Error) => {
@@ -140,11 +141,7 @@ export class Batches {
       .finally(() => this.#running.delete(batch.id));
   }
 
-  async #work(
-    key: ApiKey,
-    batch: KeptBatch,
-    run: { stop: AbortController; cancelled: boolean },
-  ): Promise<void> {
+  async #work(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
     if (this.#lanes === 0) await new Promise<void>((resolve) => void this.#queue.push(resolve));
     else this.#lanes--;
     try {
@@ -156,11 +153,7 @@ export class Batches {
     }
   }
 
-  async #run(
-    key: ApiKey,
-    batch: KeptBatch,
-    run: { stop: AbortController; cancelled: boolean },
-  ): Promise<void> {
+  async #run(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
     const { batches } = this.#folders();
     const lines = readBatchInput(await this.#files(key.id).content(batch.input_file_id), batch.endpoint);
     if (areProblems(lines)) {
@@ -170,18 +163,26 @@ export class Batches {
         errors: { object: 'list', data: lines },
       } as const;
       await put(batches, key.id, { ...batch, ...failed });
+      await this.#cancellations(key.id).forget(batch.id);
       return;
     }
     let current: KeptBatch = {
       ...batch,
-      status: run.cancelled ? 'cancelling' : 'in_progress',
+      status: 'in_progress',
       in_progress_at: batch.in_progress_at ?? now_s(),
       request_counts: { ...batch.request_counts, total: lines.length },
     };
     await put(batches, key.id, current);
     // What can wait leaves stable replicas to what cannot.
     const waiting: ApiKey = { ...key, settings: { ...key.settings, batch: true } };
-    const telling = setInterval(() => void put(batches, key.id, current).catch(() => undefined), told_ms);
+    const telling = setInterval(() => {
+      void put(batches, key.id, current).catch(() => undefined);
+      // Another gateway of the site may have been told to end it.
+      void this.#cancellations(key.id)
+        .markedAt(batch.id)
+        .then((at) => at !== undefined && cancelRun(run, at))
+        .catch(() => undefined);
+    }, told_ms);
     const asking = new BatchRun(
       {
         key,
@@ -198,11 +199,15 @@ export class Batches {
       run.stop,
     );
     const results = await asking.run().finally(() => clearInterval(telling));
-    if (this.#closing && !run.cancelled) {
+    const { cancelling_at } = run;
+    if (this.#closing && cancelling_at === undefined) {
       await put(batches, key.id, current);
       return;
     }
-    current = { ...current, status: run.cancelled ? 'cancelling' : 'finalizing', finalizing_at: now_s() };
+    const isCancelled = cancelling_at !== undefined;
+    current = isCancelled
+      ? { ...current, status: 'cancelling', cancelling_at }
+      : { ...current, status: 'finalizing', finalizing_at: now_s() };
     await put(batches, key.id, current);
     const files = { output_file_id: true, error_file_id: false } as const;
     for (const [name, ok] of Object.entries(files) as ['output_file_id' | 'error_file_id', boolean][]) {
@@ -212,17 +217,28 @@ export class Batches {
       const file = await this.#files(key.id).put(filename, 'batch_output', Buffer.from(told.join('')));
       current = { ...current, [name]: file.id };
     }
-    await put(batches, key.id, { ...current, ...endOf(run.cancelled, results.length < lines.length) });
+    await put(batches, key.id, { ...current, ...endOf(isCancelled, results.length < lines.length) });
     await asking.forget();
+    await this.#cancellations(key.id).forget(batch.id);
   }
 
   async #all(folder: SealedFolder, key_id: string): Promise<KeptBatch[]> {
     const found: KeptBatch[] = [];
     for (const { id } of await folder.list(key_id)) {
       const bytes = id.startsWith('batch_') ? await folder.get(key_id, id) : undefined;
-      if (bytes) found.push(batchSchema.parse(JSON.parse(bytes.toString())));
+      if (bytes) found.push(await this.#asItIs(key_id, batchSchema.parse(JSON.parse(bytes.toString()))));
     }
     return found.sort((a, b) => a.created_at - b.created_at);
+  }
+
+  /** What is written down of a batch says later than its mark that it is to end. */
+  async #asItIs(key_id: string, batch: KeptBatch): Promise<KeptBatch> {
+    const cancelling_at = isEnded(batch) ? undefined : await this.#cancellations(key_id).markedAt(batch.id);
+    return cancelling_at === undefined ? batch : { ...batch, status: 'cancelling', cancelling_at };
+  }
+
+  #cancellations(key_id: string): Cancellations {
+    return new Cancellations(this.#folders().batches, key_id);
   }
 
   #files(key_id: string): FileStore {
@@ -238,6 +254,12 @@ export class Batches {
       because: 'gateway.files_kept_d of the site config is 0',
     });
   }
+}
+
+/** What is under way of it is given up. */
+function cancelRun(run: Running, at_s: number): void {
+  run.cancelling_at ??= at_s;
+  run.stop.abort();
 }
 
 function endOf(cancelled: boolean, incomplete: boolean): Partial<KeptBatch> {

@@ -1,5 +1,5 @@
 import { EventEmitter } from 'node:events';
-import type { ClientResponse } from '../relay/client-response.ts';
+import type { TranslationClient } from '../dialects/translated-response.ts';
 
 /** A request that no connection brings. */
 export interface InnerRequest {
@@ -17,12 +17,14 @@ export interface CollectedAnswer {
 }
 
 /** Where the answer of a request goes that no connection brought. */
-export class CollectedResponse extends EventEmitter<{ close: []; drain: [] }> implements ClientResponse {
+export class CollectedResponse extends EventEmitter<{ close: []; drain: [] }> implements TranslationClient {
   /** Undefined where it broke off. */
   readonly answer: Promise<CollectedAnswer | undefined>;
   #resolve!: (answer: CollectedAnswer | undefined) => void;
   headersSent = false;
   destroyed = false;
+  /** All of it is taken at once. */
+  readonly writableNeedDrain = false;
   #status = 0;
   readonly #headers = new Map<string, string>();
   readonly #chunks: Buffer[] = [];

@@ -1,9 +1,14 @@
-import type { ServerResponse } from 'node:http';
 import type { OpenAiError } from '../../spec/wire.ts';
 import type { ClientResponse } from '../relay/client-response.ts';
 import { EventSplitter } from '../relay/sse-events.ts';
 import { isMembers, type Members, partsOf } from './chat-form.ts';
 import type { Dialect, DialectAnswer } from './dialect.ts';
+
+/** Where a translated answer goes. */
+export interface TranslationClient extends ClientResponse {
+  /** Whether what was written waits. */
+  readonly writableNeedDrain: boolean;
+}
 
 /** One event of a model, with all log-probabilities, is some ten thousand bytes. */
 const event_bytes_max = 8 * 1024 * 1024;
@@ -16,7 +21,7 @@ type Form = 'stream' | 'whole' | 'refusal';
  * the client is that answer in the dialect. The relay knows of no dialect.
  */
 export class TranslatedResponse implements ClientResponse {
-  readonly #client: ServerResponse;
+  readonly #client: TranslationClient;
   readonly #dialect: Dialect;
   readonly #request_id: string;
   readonly #splitter: EventSplitter;
@@ -35,7 +40,7 @@ export class TranslatedResponse implements ClientResponse {
   #begun = false;
   #failed = false;
 
-  constructor(client: ServerResponse, dialect: Dialect, request_id: string) {
+  constructor(client: TranslationClient, dialect: Dialect, request_id: string) {
     this.#client = client;
     this.#dialect = dialect;
     this.#request_id = request_id;

@@ -129,6 +129,31 @@ describe('a batch', () => {
     expect((await client.batches.list()).data[0]!.id).toBe(batch.id);
   });
 
+  it('of the responses API is answered in its form', async () => {
+    const url = '/v1/responses';
+    const input = 'Say something.';
+    const asked = { model: 'm', input, max_output_tokens: 8, temperature: 0 };
+    const lines = [asked, { ...asked, background: true }].map((body, at) =>
+      JSON.stringify({ custom_id: `r${at}`, method: 'POST', url, body }),
+    );
+    const { id } = await upload(lines);
+    const batch = await ended(
+      await client.batches.create({ input_file_id: id, endpoint: url, completion_window: '24h' }),
+    );
+    expect(batch).toMatchObject({ status: 'completed', request_counts: { completed: 1, failed: 1 } });
+    const [line] = await linesOf(batch.output_file_id!);
+    const { output } = await client.responses.create(asked);
+    const text = (items: unknown) => (items as [{ content: [{ text: string }] }])[0].content[0].text;
+    const { body } = line!.response as unknown as { body: OpenAI.Responses.Response };
+    expect(body).toMatchObject({ object: 'response', status: 'incomplete', usage: { output_tokens: 8 } });
+    expect(text(body.output)).toBe(text(output));
+    const [refused] = await linesOf(batch.error_file_id!);
+    expect(refused).toMatchObject({
+      custom_id: 'r1',
+      response: { status_code: 400, body: { error: { param: 'background' } } },
+    });
+  });
+
   it('that is wrong fails with its lines', async () => {
     const batch = await ended(await begin([lineOf('a'), '{', lineOf('a'), lineOf('b', { stream: true })]));
     expect(batch.status).toBe('failed');
