@@ -7,7 +7,8 @@ import { printableName, quoteName } from '../spec/printable-name.ts';
 import { headers } from '../spec/wire.ts';
 import { type CollectedAnswer, CollectedResponse, type InnerRequest } from './batches/collected-response.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
-import { objectOf } from './dialects/chat-form.ts';
+import { countTokens } from './count-tokens.ts';
+import { type Members, objectOf } from './dialects/chat-form.ts';
 import type { Dialect, KeptResponse } from './dialects/dialect.ts';
 import { dialects } from './dialects/index.ts';
 import { TranslatedResponse, type TranslationClient } from './dialects/translated-response.ts';
@@ -268,12 +269,22 @@ export class OpenAiHandler {
       earlier_id === undefined ? undefined : await store!.find(earlier_id, 'previous_response_id');
     const context = {
       context_tokens: router.contextOf(String(asked.model)),
+      count: (chat: Members) => this.#count(admitted, chat),
       earlier,
       keep: isKept ? (one: KeptResponse) => this.#keep(store, one) : undefined,
     };
-    const { endpoint, body: said, answer } = dialect.read(asked, context);
+    const { endpoint, body: said, answer } = await dialect.read(asked, context);
     response.answerBy(answer);
     return { admitted: { ...admitted, endpoint }, body: Buffer.from(JSON.stringify(said)) };
+  }
+
+  /** Tokens of a chat's prompt, by a replica that the key may use; undefined where none tells. */
+  async #count({ key, request }: Arrival, chat: Members): Promise<number | undefined> {
+    const model = String(chat.model);
+    requireModel(key, model);
+    const filter = this.#filters.of(key.settings, request.headers);
+    const [replica] = this.#services.router.candidates({ model, filter });
+    return replica && countTokens(replica, chat);
   }
 
   /** The answer does not wait for it, and is good without it. */

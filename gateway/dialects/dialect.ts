@@ -24,6 +24,8 @@ export interface KeptResponse {
 export interface ReadingContext {
   /** Longest sequence of the model. */
   context_tokens: number;
+  /** Tokens of a chat's prompt as its model has them; undefined where that is not told. Absent: nobody can tell. */
+  count?: ((chat: Members) => Promise<number | undefined>) | undefined;
   /** The answer that it goes on from. */
   earlier?: KeptResponse | undefined;
   /** Keeps its answer; absent: none is kept. */
@@ -61,7 +63,7 @@ export interface DialectAnswer {
 export interface Dialect {
   path: string;
   /** @throws E_REQUEST_INVALID: what of the request cannot be said to a replica, by name */
-  read(body: Members, context: ReadingContext): TranslatedRequest;
+  read(body: Members, context: ReadingContext): TranslatedRequest | Promise<TranslatedRequest>;
   /** The body of a refusal. */
   refusal(error: OpenAiError['error'], status: number, request_id: string): Members;
   /** Whether an engine has the API itself: then its own answers pass. */

@@ -8,7 +8,8 @@ import { truncatedChat } from './truncation.ts';
 /** Engines that have chats alone; of commands of a user's own nothing is known. */
 const without = new Set<string | undefined>(['native', 'llama.cpp', 'lmdeploy', 'ollama', 'tgi']);
 
-function read(body: Members, { context_tokens, earlier, keep }: ReadingContext): TranslatedRequest {
+async function read(body: Members, context: ReadingContext): Promise<TranslatedRequest> {
+  const { earlier, keep } = context;
   const input = itemsOf(body.input);
   const items = [...(earlier?.items ?? []), ...input];
   const { previous_response_id: _, ...alone } = body;
@@ -20,7 +21,7 @@ function read(body: Members, { context_tokens, earlier, keep }: ReadingContext):
   };
   return {
     endpoint: endpoints.get('/v1/chat/completions')!,
-    body: body.truncation === 'auto' ? truncatedChat(chat, context_tokens) : chat,
+    body: body.truncation === 'auto' ? await truncatedChat(chat, context) : chat,
     answer: new ResponsesAnswer(body, keep && keepAll),
   };
 }
