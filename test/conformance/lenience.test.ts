@@ -185,6 +185,29 @@ describe('ways to bind an answer', () => {
     expect(['left', 'right']).toContain(choices[0]!.text);
   });
 
+  it('are for texts: a call may stand in their place, and must where one is asked for', async () => {
+    const parameters = { type: 'object', properties: { b: { enum: [3, 4] } }, required: ['b'] };
+    const both = {
+      ...{ max_tokens: 120, temperature: 1 },
+      tools: [{ type: 'function', function: { name: 'f', parameters } }],
+      response_format: { type: 'json_schema', json_schema: { name: 'x', schema, strict: true } },
+    };
+    const told = async (more: object) => {
+      const { message } = (await ask({ ...both, ...more })).answer.choices[0]!;
+      const [call] = message.tool_calls ?? [];
+      if (!call) return { text: (JSON.parse(message.content!) as { a: number }).a };
+      const { arguments: text } = (call as OpenAI.ChatCompletionMessageFunctionToolCall).function;
+      return { call: (JSON.parse(text) as { b: number }).b };
+    };
+    for (const tool_choice of ['required', { type: 'function', function: { name: 'f' } }])
+      expect([3, 4]).toContain((await told({ tool_choice })).call);
+    for (const seed of [1, 2, 3, 4]) {
+      const { text, call } = await told({ seed });
+      expect(call === undefined ? [1, 2] : [3, 4]).toContain(call ?? text);
+    }
+    expect([1, 2]).toContain((await told({ tool_choice: 'none' })).text);
+  });
+
   it('are refused by name where there are two, or where they cannot be kept', async () => {
     for (const [param, more] of [
       ['guided_choice', { guided_choice: ['a'], guided_json: {} }],

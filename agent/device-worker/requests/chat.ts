@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { type AddForm, grammarOf } from '../../text/grammar/gbnf.ts';
 import { promptOpensReasoning, reasoningClose } from '../../text/output/reasoning.ts';
 import { type AnswerContext, type AnswerKind, answer } from '../answers/answer.ts';
 import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
@@ -14,7 +15,7 @@ import { readMessages } from './messages.ts';
 import { readReasoning, reasoningLimit } from './reasoning.ts';
 import { readResponseFormat } from './response-format.ts';
 import { onlyGrammar, type PossibleBound, readStructuredOutputs } from './structured-outputs.ts';
-import { readTools } from './tools.ts';
+import { readTools, type ToolRequest } from './tools.ts';
 
 /** OpenAI's bound on `top_logprobs`. Lower: shorter answers; higher: more than its clients ask for. */
 const alternatives_max = 20;
@@ -25,11 +26,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
   const parameters = readGeneration(body, text.vocabulary.n_tokens);
   const messages = readMessages(body);
   const tools = readTools(body, text.tool_format);
-  const bounds = [
-    { param: 'response_format', gbnf: readResponseFormat(body) },
-    readStructuredOutputs(body),
-    { param: tools?.as_function ? 'function_call' : 'tool_choice', gbnf: tools?.grammar },
-  ];
+  const bounds = [boundBy(readResponseFormat(body), tools), readStructuredOutputs(body)];
   const logprobs = readLogprobs(body);
   const wanted =
     body.number('max_completion_tokens', { min: 1, integer: true }) ??
@@ -75,6 +72,13 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     chatKind(continued?.id ?? `chatcmpl-${randomUUID()}`, choices),
     withWarnings(context, body.warnings),
   );
+}
+
+/** A call that must be made is no text: what form texts have is for other answers, which calls may take the place of. */
+function boundBy(format: AddForm | undefined, tools: ToolRequest | undefined): PossibleBound {
+  if (tools?.forced)
+    return { param: tools.as_function ? 'function_call' : 'tool_choice', gbnf: grammarOf([tools.calls]) };
+  return format && { param: 'response_format', gbnf: grammarOf(tools ? [format, tools.calls] : [format]) };
 }
 
 /** How a chat is written in OpenAI's words. */

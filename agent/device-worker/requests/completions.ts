@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { grammarOf } from '../../text/grammar/gbnf.ts';
 import { withBos } from '../../text/prompt-tokens.ts';
 import { type AnswerContext, answer } from '../answers/answer.ts';
 import { CompletionChoice, type CompletionDelta } from '../answers/completion-answer.ts';
@@ -41,7 +42,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
   if (wanted === 0 && !echo) body.refuse('max_tokens', 'must be at least 1 where `echo` is not true');
   const gbnf = onlyGrammar(body, parameters, [
     { param: 'grammar', gbnf: parameters.grammar?.gbnf },
-    { param: 'response_format', gbnf: format },
+    { param: 'response_format', gbnf: format && grammarOf([format]) },
     structured,
   ]);
   const { continued } = parameters;

@@ -1,8 +1,9 @@
-import { jsonObjectGrammar, jsonSchemaGrammar } from '../../text/grammar/json-grammar.ts';
+import type { AddForm } from '../../text/grammar/gbnf.ts';
+import { anyObject, validUnder } from '../../text/grammar/json-grammar.ts';
 import type { BodyReader } from './body-reader.ts';
 
-/** @returns GBNF that the answer must follow; undefined for plain text. */
-export function readResponseFormat(body: BodyReader): string | undefined {
+/** @returns what a text of the answer must be; undefined where it is plain. */
+export function readResponseFormat(body: BodyReader): AddForm | undefined {
   const format = body.object('response_format');
   if (!format) return undefined;
   const type = format.oneOf('type', ['text', 'json_object', 'json_schema']);
@@ -14,11 +15,11 @@ export function readResponseFormat(body: BodyReader): string | undefined {
     if (described) format.refuse('schema', 'cannot be combined with `response_format.json_schema`');
     format.ignore('name', 'description', 'strict');
     format.finish();
-    return jsonSchemaGrammar(bare, ['response_format', 'schema'], body.warnings);
+    return validUnder(bare, ['response_format', 'schema'], body.warnings);
   }
   if (type !== 'json_schema') {
     format.finish();
-    return type === 'text' ? undefined : jsonObjectGrammar();
+    return type === 'text' ? undefined : anyObject;
   }
   if (!described) return format.refuse('json_schema', 'is required where `type` is json_schema');
   described.ignore('name', 'description');
@@ -28,5 +29,5 @@ export function readResponseFormat(body: BodyReader): string | undefined {
   format.finish();
   if (schema === undefined) return described.refuse('schema', 'is required');
   const path = ['response_format', 'json_schema', 'schema'];
-  return jsonSchemaGrammar(schema, path, strict ? undefined : body.warnings);
+  return validUnder(schema, path, strict ? undefined : body.warnings);
 }

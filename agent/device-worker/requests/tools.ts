@@ -1,5 +1,6 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { type ToolFormat, type ToolFunction, toolGrammar } from '../../text/tools/tool-format.ts';
+import type { AddForm } from '../../text/grammar/gbnf.ts';
+import { type ToolFormat, type ToolFunction, toolCalls } from '../../text/tools/tool-format.ts';
 import { BodyReader, isObject, type Json } from './body-reader.ts';
 
 export interface ToolRequest {
@@ -7,8 +8,10 @@ export interface ToolRequest {
   definitions: Json[];
   format: ToolFormat;
   names: string[];
-  /** GBNF where a call must be made. */
-  grammar?: string;
+  /** What a call may be. */
+  calls: AddForm;
+  /** Whether a call must be made. */
+  forced: boolean;
   /** Asked as `functions`: the answer has one call, as `function_call`. */
   as_function: boolean;
 }
@@ -37,11 +40,16 @@ export function readTools(body: BodyReader, format: ToolFormat | undefined): Too
       details: { param: 'tools' },
     });
   const names = tools.map(({ name }) => name);
-  const request = { definitions: definitions ?? body.list('tools')!, format, names, as_function };
-  if (choice === 'auto') return request;
-  const allowed = choice === 'required' ? tools : tools.filter(({ name }) => name === choice.name);
-  const several = parallel && choice === 'required' && !as_function;
-  return { ...request, grammar: toolGrammar(format, allowed, several, body.warnings) };
+  const allowed = typeof choice === 'string' ? tools : tools.filter(({ name }) => name === choice.name);
+  const several = parallel && typeof choice === 'string' && !as_function;
+  return {
+    definitions: definitions ?? body.list('tools')!,
+    format,
+    names,
+    as_function,
+    calls: toolCalls(format, allowed, several, body.warnings),
+    forced: choice !== 'auto',
+  };
 }
 
 type Choice = 'none' | 'auto' | 'required' | { name: string };

@@ -85,6 +85,18 @@ export class GrammarBuilder {
   }
 }
 
+/** Adds to a grammar what a text may be. @returns the body of a rule */
+export type AddForm = (builder: GrammarBuilder) => string;
+
+/** GBNF of the texts that have one of these forms. */
+export function grammarOf(forms: readonly AddForm[]): string {
+  const builder = new GrammarBuilder();
+  const [first = '""', ...more] = forms.map((add) => add(builder));
+  return builder.toGbnf(
+    more.length === 0 ? first : either([first, ...more].map((body) => builder.add('form', body))),
+  );
+}
+
 /** A string that stands for itself. */
 export function literal(text: string): string {
   let body = '';

@@ -1,4 +1,4 @@
-import { either, GrammarBuilder, literal } from './gbnf.ts';
+import { type AddForm, either, GrammarBuilder, grammarOf, literal } from './gbnf.ts';
 import { addJsonRules } from './json-rules.ts';
 import { patternToGrammar, plainCharacters } from './pattern.ts';
 import { SchemaCompiler } from './schema-compiler.ts';
@@ -8,27 +8,35 @@ import type { JsonValue } from './schema-keywords.ts';
 /** Largest schema that is read. Lower: less work for hostile requests; higher: larger schemas. */
 const schema_bytes_max = 256 * 1024;
 
-/** GBNF of any JSON object: `response_format: {type: "json_object"}`. */
-export function jsonObjectGrammar(): string {
-  const builder = new GrammarBuilder();
-  const rules = addJsonRules(builder);
-  return builder.toGbnf(`${rules.space} ${rules.object}`);
-}
+/**
+ * Any JSON object: `response_format: {type: "json_object"}`. No white space stands before it, nor below: clients that
+ * read a stream as it comes (openai before 6) take that for no JSON.
+ */
+export const anyObject: AddForm = (builder) => addJsonRules(builder).object;
 
 /**
- * GBNF of the values that are valid under a schema.
+ * The values that are valid under a schema.
  * @param path where the schema stands in the request, for messages
  * @param warnings takes what cannot be expressed and is left out; absent: that is refused
- * @throws HpcserveError E_REQUEST_SCHEMA, naming the keyword that cannot be expressed
+ * @throws when it is added: HpcserveError E_REQUEST_SCHEMA, naming the keyword that cannot be expressed
  */
+export function validUnder(schema: JsonValue, path: SchemaPath, warnings?: string[]): AddForm {
+  return (builder) => {
+    const bytes = Buffer.byteLength(JSON.stringify(schema));
+    if (bytes > schema_bytes_max)
+      refuseSchema(path, `a schema of ${bytes} bytes is over the limit of ${schema_bytes_max} bytes`);
+    const rules = addJsonRules(builder);
+    return new SchemaCompiler(builder, rules, schema, path, warnings).compile();
+  };
+}
+
+export function jsonObjectGrammar(): string {
+  return grammarOf([anyObject]);
+}
+
+/** @throws HpcserveError E_REQUEST_SCHEMA, as `validUnder` */
 export function jsonSchemaGrammar(schema: JsonValue, path: SchemaPath, warnings?: string[]): string {
-  const bytes = Buffer.byteLength(JSON.stringify(schema));
-  if (bytes > schema_bytes_max)
-    refuseSchema(path, `a schema of ${bytes} bytes is over the limit of ${schema_bytes_max} bytes`);
-  const builder = new GrammarBuilder();
-  const rules = addJsonRules(builder);
-  const root = new SchemaCompiler(builder, rules, schema, path, warnings).compile();
-  return builder.toGbnf(`${rules.space} ${root}`);
+  return grammarOf([validUnder(schema, path, warnings)]);
 }
 
 /** GBNF of one of these texts. */

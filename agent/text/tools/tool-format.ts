@@ -1,5 +1,5 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { either, GrammarBuilder, literal } from '../grammar/gbnf.ts';
+import { type AddForm, either, type GrammarBuilder, literal } from '../grammar/gbnf.ts';
 import { addJsonRules } from '../grammar/json-rules.ts';
 import { SchemaCompiler } from '../grammar/schema-compiler.ts';
 import type { JsonValue } from '../grammar/schema-keywords.ts';
@@ -65,20 +65,29 @@ export function toolFormatOf(template: string): ToolFormat | undefined {
 }
 
 /**
- * GBNF of nothing but calls of these tools, with valid arguments.
+ * Calls of these tools, with valid arguments.
  * @param parallel whether more than one call may be made
  * @param warnings takes what of schemas that are not strict is left out
- * @throws HpcserveError E_REQUEST_SCHEMA where a tool's parameters cannot be expressed
+ * @throws when it is added: HpcserveError E_REQUEST_SCHEMA where a tool's parameters cannot be expressed
  */
-export function toolGrammar(
+export function toolCalls(
   format: ToolFormat,
   tools: readonly ToolFunction[],
   parallel: boolean,
   warnings: string[],
-): string {
+): AddForm {
   if (tools.length === 0)
     throw new HpcserveError('E_REQUEST_INVALID', { what: 'a tool must be called, but `tools` is empty' });
-  const builder = new GrammarBuilder();
+  return (builder) => addCalls(builder, format, tools, parallel && format.several, warnings);
+}
+
+function addCalls(
+  builder: GrammarBuilder,
+  format: ToolFormat,
+  tools: readonly ToolFunction[],
+  several: boolean,
+  warnings: string[],
+): string {
   const rules = addJsonRules(builder);
   const calls = tools.map((tool) => {
     const leave = tool.strict ? undefined : warnings;
@@ -87,17 +96,14 @@ export function toolGrammar(
     return builder.add('call', `${head} ${parameters.compile()} "}"`);
   });
   const call = builder.add('calls', either(calls));
-  const more = parallel && format.several;
   switch (format.name) {
     case 'hermes': {
       const one = builder.add('tool-call', `"<tool_call>\\n" ${call} "\\n</tool_call>"`);
-      return builder.toGbnf(more ? `${one} ("\\n" ${one})*` : one);
+      return several ? `${one} ("\\n" ${one})*` : one;
     }
     case 'mistral':
-      return builder.toGbnf(
-        more ? `"[TOOL_CALLS][" ${call} (", " ${call})* "]"` : `"[TOOL_CALLS][" ${call} "]"`,
-      );
+      return several ? `"[TOOL_CALLS][" ${call} (", " ${call})* "]"` : `"[TOOL_CALLS][" ${call} "]"`;
     case 'llama3':
-      return builder.toGbnf(call);
+      return call;
   }
 }

@@ -514,9 +514,9 @@ describe('JSON schema to grammar', () => {
 
   it('JSON mode accepts objects and nothing else', () => {
     const grammar = new Gbnf(jsonObjectGrammar());
-    for (const text of ['{}', '{"a": [1, 2, {"b": "c\\n"}]}', ' {"x": -0.5e-7}'])
+    for (const text of ['{}', '{"a": [1, 2, {"b": "c\\n"}]}', '{ "x": -0.5e-7}'])
       expect(grammar.matches(text)).toBe(true);
-    for (const text of ['[]', '"a"', '{a: 1}', '{"a": 1,}', '{"a"}'])
+    for (const text of ['[]', '"a"', '{a: 1}', '{"a": 1,}', '{"a"}', ' {}', '\n{}'])
       expect(grammar.matches(text)).toBe(false);
     for (let seed = 0; seed < 100; seed++)
       expect(typeof JSON.parse(grammar.generate(randomFrom(seed)))).toBe('object');

@@ -1,5 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { grammarOf } from '../../../../agent/text/grammar/gbnf.ts';
+import { validUnder } from '../../../../agent/text/grammar/json-grammar.ts';
 import { Detokenizer } from '../../../../agent/text/output/detokenizer.ts';
 import { OutputParser } from '../../../../agent/text/output/output-parser.ts';
 import { promptOpensReasoning, ReasoningSplitter } from '../../../../agent/text/output/reasoning.ts';
@@ -8,8 +10,8 @@ import { CallParser } from '../../../../agent/text/tools/call-parser.ts';
 import {
   type ToolFormat,
   type ToolFunction,
+  toolCalls,
   toolFormatOf,
-  toolGrammar,
 } from '../../../../agent/text/tools/tool-format.ts';
 import { Gbnf } from '../gbnf.ts';
 
@@ -262,6 +264,28 @@ describe('tool calls', () => {
   });
 
   it.each([hermes, llama3, mistral])(
+    'grammar of $name has calls beside a text of a form',
+    (format) => {
+      const path = ['tools', '0'];
+      const none = { type: 'object', properties: {}, additionalProperties: false };
+      const call = toolCalls(format, [{ name: 'now', path, parameters: none, strict: true }], false, []);
+      const text = validUnder({ enum: [{ a: 1 }] }, ['schema']);
+      const grammar = new Gbnf(grammarOf([text, call]));
+      const made = new Set<string>();
+      for (let seed = 1; seed < 60; seed++) {
+        let state = seed;
+        const said = grammar.generate(() => {
+          state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+          return state / 2 ** 32;
+        });
+        const { content, calls } = parse(format, [said]);
+        made.add(calls.length > 0 ? `call of ${calls[0]!.name}` : content);
+      }
+      expect([...made].sort()).toEqual(['call of now', '{"a":1}']);
+    },
+  );
+
+  it.each([hermes, llama3, mistral])(
     'grammar of $name makes only texts that parse as valid calls',
     (format) => {
       const tools: ToolFunction[] = [
@@ -273,7 +297,7 @@ describe('tool calls', () => {
         },
         { name: 'look', path: ['tools', '1'], parameters: { type: 'object' }, strict: false },
       ];
-      const grammar = new Gbnf(toolGrammar(format, tools, true, []));
+      const grammar = new Gbnf(grammarOf([toolCalls(format, tools, true, [])]));
       for (let seed = 1; seed < 60; seed++) {
         let state = seed;
         const text = grammar.generate(() => {
