@@ -8,6 +8,7 @@ import { kernelChoices } from './engine-contract.ts';
 import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
 import { shareSchema } from './site-share.ts';
+import { slurmDurationPattern } from './slurm-types.ts';
 
 export const engineNames = [
   'auto',
@@ -346,6 +347,7 @@ export const slurmOverridesSchema = z.strictObject({
   nodelist: z.string().optional().describe('Nodes to use.'),
   time_limit: z
     .string()
+    .regex(slurmDurationPattern, 'a time as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS')
     .optional()
     .describe('Wall time of a job as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS.'),
   array: z

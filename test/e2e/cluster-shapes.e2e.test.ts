@@ -96,6 +96,10 @@ it('a policy that refuses a job is heard, with the place that set what it is abo
     expect(stderr).toContain(policyWords.refused);
     expect(stderr).toMatch(/--time=\S+ was set by .*long\.yaml/);
     expect(stderr).not.toMatch(/Unspecified error/);
+    const flagged = await home.hpcserve('deploy', '--yes', 'long.yaml', '--time', '00:40:00');
+    expect(flagged.code, flagged.stderr).not.toBe(0);
+    expect(flagged.stderr).toMatch(/--time=00:40:00 was set by --time\b/);
+    expect(flagged.stderr).not.toContain('long.yaml:');
     expect((await home.run(['squeue', '--noheader'])).stdout).toBe('');
     // A job that it lets in may be told something, too.
     home.write('model.yaml', {

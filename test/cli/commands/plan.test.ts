@@ -147,6 +147,15 @@ describe('what cannot be done says why, in its first line of reasons', () => {
     );
   });
 
+  it('a wall time in words, with the place that has it', async () => {
+    const inFile = await plan({}, [], 'lab', { slurm: { time_limit: '4 hours' } });
+    expect(inFile.code, inFile.stderr).toBe(3);
+    expect(inFile.stderr).toMatch(/model\.yaml:1:\d+[\s\S]*time_limit[\s\S]*D-HH:MM:SS/);
+    const flagged = await plan({}, ['--time', '4 hours'], 'lab', { slurm: { time_limit: '01:00:00' } });
+    expect(flagged.code, flagged.stderr).toBe(2);
+    expect(flagged.stderr).toContain('--time "4 hours" cannot be');
+  });
+
   it('a site without nodes', async () => {
     site('none', []);
     const outcome = await plan({}, [], 'none');

@@ -1,9 +1,12 @@
 /** The gateway as commands start it: a real process, on a folder that does not answer for a while. */
 import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { isGatewayDesired } from '../../../control/gateway/gateway.ts';
 import { inspectGateway, startGatewayProcess, stopGatewayProcess } from '../../../control/gateway/process.ts';
 import { childrenOf, identityOf, isAlive, type ProcessIdentity } from '../../../host/process-identity.ts';
 import { gatewayFiles, type StateLayout, stateLayout } from '../../../spec/state-layout.ts';
@@ -56,3 +59,21 @@ it('one that cannot start is told in the words of its log', async () => {
     /ended with exit code \d+[\s\S]*ledger/,
   );
 });
+
+it('one at an address that cannot be had is not started again, and the next one may be elsewhere', async () => {
+  const taken = createServer().listen(0, '127.0.0.1');
+  try {
+    await once(taken, 'listening');
+    const { port } = taken.address() as AddressInfo;
+    for (const address of [{ port }, { host: '10.9.9.9' }]) {
+      const refused = startGatewayProcess(site, layout, undefined, address);
+      await expect(refused).rejects.toMatchObject({ code: 'E_GATEWAY_START' });
+      expect(isGatewayDesired(layout)).toBe(false);
+    }
+    const endpoint = await startGatewayProcess(site, layout);
+    expect(endpoint.port).not.toBe(port);
+    expect(isGatewayDesired(layout)).toBe(true);
+  } finally {
+    taken.close();
+  }
+}, 60_000);
