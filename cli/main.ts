@@ -127,7 +127,8 @@ process.once('SIGTERM', () => interruption.abort(new Error('terminated')));
 for (const stream of [process.stdout, process.stderr])
   stream.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code === 'EPIPE') process.exit(0);
-    throw error;
+    // A terminal that is gone: what is to be ended in order has nobody to tell.
+    if (error.code !== 'EIO') throw error;
   });
 
 process.exitCode = await main();

@@ -13,7 +13,7 @@ import {
 import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
 import { fittedTable } from '../format/table.ts';
-import { textWidth } from '../format/wrap.ts';
+import { textWidth, wrap } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { parseSince } from '../parse-since.ts';
 import { openSite } from '../site-session.ts';
@@ -159,8 +159,10 @@ function printUsage(
     textWidth(context),
   ))
     context.out(line);
-  if (usage.some(({ energy_estimated_j }) => energy_estimated_j > 0))
-    context.note('~ energy is an estimate, as far as nobody measured it: the catalog’s power × time');
+  if (usage.some(({ energy_estimated_j }) => energy_estimated_j > 0)) {
+    const why = '~ energy is an estimate, as far as nobody measured it: the catalog’s power × time';
+    for (const line of wrap(why, textWidth(context))) context.note(line);
+  }
 }
 
 function groupText({ group, key_name }: UsageRow, name: UsageDimension): string {

@@ -146,7 +146,7 @@ describe('Ctrl-C', () => {
   );
 });
 
-describe('a table on a terminal of 60 columns', () => {
+describe('a table on a terminal of 44 columns', () => {
   const sql = 'SELECT model, status, prompt_tokens, completion_tokens, engine, endpoint FROM requests';
   it.each<[string, string[], RegExp]>([
     ['keys', ['keys', 'list'], /^MADE \(UTC\) +\d/m],
@@ -158,7 +158,7 @@ describe('a table on a terminal of 60 columns', () => {
     async (_name, argv, shown) => {
       const asked = await home.run(['chat', 'demo', 'Hello', '--max-tokens', '4']);
       expect(asked.code, asked.stderr).toBe(0);
-      const pty = terminalOf(60, argv);
+      const pty = terminalOf(44, argv);
       let screen = '';
       pty.onData((text) => {
         screen += text;
@@ -167,7 +167,7 @@ describe('a table on a terminal of 60 columns', () => {
       const lines = screen.replaceAll(/\x1b\[[\d;?]*[a-zA-Z]|\r/g, '').split('\n');
       expect(code, screen).toBe(0);
       expect(lines.join('\n')).toMatch(shown);
-      expect(lines.filter((line) => line.length > 60)).toEqual([]);
+      expect(lines.filter((line) => line.length > 44)).toEqual([]);
     },
     60_000,
   );
