@@ -30,6 +30,11 @@ const config: KnipConfig = {
     '@biomejs/biome',
     // Given to a page as text.
     'axe-core',
+    // Of programs that find them elsewhere: `npm run engines -- sdks`.
+    '@instructor-ai/instructor',
+    '@llamaindex/openai',
+    '@openai/agents',
+    'llamaindex',
   ],
 };
 export default config;

@@ -172,6 +172,62 @@ def tools():
 
 
 @check
+def messages_go_back():
+    class Person(BaseModel):
+        name: Literal["ann", "bob"]
+
+    class Weather(BaseModel):
+        city: Literal["Bern", "Oslo"]
+
+    long = {**CHAT, "max_completion_tokens": 200}
+    parsed = client.chat.completions.parse(**long, response_format=Person).choices[0].message
+    with client.chat.completions.stream(**long, response_format=Person) as events:
+        streamed = events.get_final_completion().choices[0].message
+    for message in (parsed, streamed):
+        assert isinstance(message.parsed, Person)
+        again = client.chat.completions.create(**{**CHAT, "messages": [*MESSAGES, message, *MESSAGES]})
+        assert again.usage.completion_tokens == 12
+    tools = [openai.pydantic_function_tool(Weather, name="weather")]
+    asked = {**long, "model": "tools", "tools": tools}
+    called = client.chat.completions.parse(**asked, tool_choice="required").choices[0].message
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": call.function.parsed_arguments.city}
+        for call in called.tool_calls
+    ]
+    messages = [*MESSAGES, called, *results]
+    last = client.chat.completions.create(**{**asked, "messages": messages, "max_completion_tokens": 12}, tool_choice="none")
+    assert last.choices[0].message.role == "assistant"
+
+
+@check
+def image():
+    url = "data:image/png;base64,iVBORw0KGgo="
+    content = [{"type": "image_url", "image_url": {"url": url}}]
+    try:
+        client.chat.completions.create(**{**CHAT, "messages": [{"role": "user", "content": content}]})
+    except openai.BadRequestError as error:
+        assert "image" in str(error), error
+    else:
+        raise AssertionError("no model of the tests sees")
+
+
+@check
+def responses():
+    ask = {"model": "tiny", "input": "Tell me a story.", "max_output_tokens": 12, "temperature": 0}
+    whole = client.responses.create(**ask)
+    assert whole.status == "incomplete" and whole.usage.output_tokens == 12
+    with client.responses.stream(**ask) as events:
+        text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text
+
+    class Digit(BaseModel):
+        digit: Literal["1", "2"]
+
+    parsed = client.responses.parse(**{**ask, "max_output_tokens": 100}, text_format=Digit)
+    assert parsed.output_parsed.digit in "12"
+
+
+@check
 def reasoning():
     body = {**CHAT, "model": "org/thinker", "max_completion_tokens": 40, "extra_body": {"reasoning": {"max_tokens": 8}}}
     answer = client.chat.completions.create(**body)

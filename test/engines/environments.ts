@@ -138,3 +138,27 @@ export function clientTools(): Environment<ClientTools> {
       }
     : absent('needs guidellm, aiperf, vLLM and lm-eval: npm run engines -- clients');
 }
+
+/** Folders of client SDKs: those of today, and older ones that are still in use. */
+export const sdkGenerations = ['current', 'earlier'] as const;
+export type SdkGeneration = (typeof sdkGenerations)[number];
+
+/** Clients of others for JavaScript, of `npm run engines -- sdks`. */
+export interface ClientSdks {
+  /** The Node that they run on: some ask for a later one than we do. */
+  node: string;
+  /** Where programs find the packages of a generation. */
+  folders: Readonly<Record<SdkGeneration, string>>;
+}
+
+export function clientSdks(): Environment<ClientSdks> {
+  const folder = join(engines_folder, 'sdks');
+  const folders = { current: join(folder, 'current'), earlier: join(folder, 'earlier') };
+  return isReady('sdks')
+    ? { found: { node: sdkNodeIn(folder), folders }, lacking: '' }
+    : absent('needs clients from npm’s registry: npm run engines -- sdks');
+}
+
+export function sdkNodeIn(folder: string): string {
+  return join(folder, 'current/node_modules', `node-${process.platform}-${process.arch}`, 'bin/node');
+}
