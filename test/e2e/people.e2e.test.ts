@@ -206,6 +206,19 @@ describe('mistakes', () => {
   }, 60_000);
 });
 
+it('a draft of a site as JSON is one object; lines of the gateway’s log are called so', async () => {
+  const draft = await home.run(['init', '--local', '--stdout', '--json']);
+  expect(draft.code, draft.stderr).toBe(0);
+  expect(JSON.parse(draft.stdout)).toMatchObject({
+    site: 'local',
+    text: expect.stringContaining('name: local'),
+  });
+  const logs = await home.run(['logs', '--gateway']);
+  expect(logs.code, logs.stderr).toBe(0);
+  expect(logs.stdout).toMatch(/^gateway {2}\S/m);
+  expect(logs.stdout).not.toMatch(/^job /m);
+});
+
 it('a deployment that is stopped can be forgotten', async () => {
   expect((await home.run(['stop', 'demo'])).code).toBe(0);
   expect((await home.run(['status'])).stdout).toContain('demo');
