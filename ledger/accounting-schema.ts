@@ -11,8 +11,8 @@ export const requestAsHour = `time_ms / 3600000 AS hour, series_ref, 1 AS reques
   coalesce(device_us, 0) AS device_us, coalesce(energy_mj, 0) AS energy_mj,
   iif(energy_estimated, coalesce(energy_mj, 0), 0) AS energy_estimated_mj, time_ms AS first_ms, time_ms AS last_ms`;
 
-/** Requests that came after the sums were written last. */
-export const unsummed = 'sequence > (SELECT sequence FROM summed)';
+/** Requests that came after the sums were written last, in version 3. */
+const unsummed = 'sequence > (SELECT sequence FROM summed)';
 
 const summedValues = summedColumns.map((name) => `sum(${name})`).join(', ');
 const firstAndLast = 'first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms)';
@@ -27,17 +27,18 @@ export const addHourSql = `INSERT INTO hours VALUES (${Array.from({ length: 2 + 
 /** Adds to the day of a key: key, day, requests, tokens, device_us. */
 export const addSpentSql = `INSERT INTO spent (key_id, day, requests, tokens, device_us) VALUES (?, ?, ?, ?, ?) ${addedSpent}`;
 
-const noteSummed = 'UPDATE summed SET sequence = coalesce((SELECT max(sequence) FROM request_rows), 0);';
+/** Of version 3: the sums have all requests. */
+export const noteSummedSql =
+  'UPDATE summed SET sequence = coalesce((SELECT max(sequence) FROM request_rows), 0);';
 const spentOf = (hours: string): string => `SELECT coalesce(limits_key_id, key_id), hour / 24, sum(requests),
   sum(prompt_tokens + completion_tokens), sum(device_us) FROM (${hours}) JOIN series ON ref = series_ref WHERE true GROUP BY 1, 2`;
 const tail = `SELECT ${requestAsHour} FROM request_rows WHERE ${unsummed}`;
 
-/** Adds to the sums what a process that was killed had not added yet. */
-export const sumTailSql = `
+/** Adds to the sums what they lack in version 3, which wrote them every few thousand requests. */
+export const sumUnsummedSql = `
   INSERT INTO hours SELECT hour, series_ref, ${summedValues}, min(first_ms), max(last_ms) FROM (${tail}) WHERE true
     GROUP BY 1, 2 ${addToHour};
   INSERT INTO spent (key_id, day, requests, tokens, device_us) ${spentOf(tail)} ${addedSpent};
-  ${noteSummed}
 `;
 
 /**
@@ -49,7 +50,6 @@ export const sumHoursSql = `
     FROM (SELECT ${requestAsHour} FROM request_rows) WHERE true GROUP BY 1, 2
     ON CONFLICT (hour, series_ref) DO UPDATE SET
       ${summedColumns.map((name) => `${name} = max(${name}, excluded.${name})`).join(', ')}, ${firstAndLast};
-  ${noteSummed}
 `;
 
 /** What every key used on each day, from the hours; what is there already stays where it is larger. */
@@ -73,15 +73,20 @@ const viewsSql = `
     energy_estimated, finish_reason, error_code
   FROM request_rows r JOIN series s ON s.ref = r.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref;
 
-  CREATE VIEW usage_by_hour AS
+  ${usageByHourSql(`(SELECT * FROM hours UNION ALL ${tail})`)}
+`;
+
+/** @param hours the table, or what is in its place */
+export function usageByHourSql(hours: string): string {
+  return `CREATE VIEW usage_by_hour AS
   SELECT hour * 3600000 AS hour_ms, key_id, nullif(user, '') AS user, nullif(project, '') AS project, endpoint,
     s.model, nullif(s.served_model, '') AS served_model, nullif(s.precision, '') AS precision, e.node, e.site, e.engine,
     e.deployment, e.job_id, e.slurm_account, e.tier, e.provider, e.devices, requests, errors, retries, prompt_tokens,
     completion_tokens, cached_tokens, reasoning_tokens, duration_us / 1000.0 AS duration_ms, ttft_us / 1000.0 AS ttft_ms,
     ttft_requests, decode_us / 1000.0 AS decode_ms, decode_tokens, device_us / 1000000.0 AS device_s,
     energy_mj / 1000.0 AS energy_j, energy_estimated_mj / 1000.0 AS energy_estimated_j, first_ms, last_ms
-  FROM (SELECT * FROM hours UNION ALL ${tail}) h JOIN series s ON s.ref = h.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref;
-`;
+  FROM ${hours} h JOIN series s ON s.ref = h.series_ref LEFT JOIN sessions e ON e.ref = s.session_ref;`;
+}
 
 /**
  * Version 3. What requests have in common with many others is a row of `series`, so that a request is a hundred bytes;
@@ -190,5 +195,6 @@ export const accountingSql = `
   DROP TABLE requests;
   CREATE INDEX request_rows_by_time ON request_rows(time_ms);
   ${sumHoursSql}
+  ${noteSummedSql}
   ${viewsSql}
 `;

@@ -80,10 +80,6 @@ export class HourSums {
     return [...this.#sums.values()].flat();
   }
 
-  clear(): void {
-    this.#sums.clear();
-  }
-
   #of(hour: number, series_ref: number, time_ms: number): number[] {
     let ofSeries = this.#sums.get(series_ref);
     if (!ofSeries) {

@@ -3,7 +3,7 @@ export { type ApiKey, generateKeyId, limitsKeyOf } from './keys.ts';
 export { type Ledger, openLedger } from './ledger.ts';
 export { openLedgerReader } from './reader.ts';
 export type { RequestRecord, SessionFacts } from './record.ts';
-export { dayOf } from './request-writer.ts';
+export { dayOf } from './spent-sums.ts';
 export { askSql } from './sql.ts';
 export { analyzeTrace, type ModelAnalysis, type TraceAnalysis } from './trace/analysis.ts';
 export { exportTrace } from './trace/export.ts';

@@ -4,15 +4,17 @@ import Database from 'better-sqlite3';
 import { type Filesystem, filesystemOf } from '../host/filesystem.ts';
 import type { HpcserveError } from '../spec/errors/error.ts';
 import type { UsageQuery, UsageRow } from '../spec/usage.ts';
-import { sumTailSql, unsummed } from './accounting-schema.ts';
 import { type AuditEntry, readAudit } from './audit.ts';
-import { Checkpointer } from './checkpointer.ts';
 import type { ApiKey } from './keys.ts';
 import { ledgerError } from './ledger-error.ts';
 import type { RequestRecord } from './record.ts';
+import { type RecordStore, TableStore } from './record-store.ts';
 import { findDamage, isDamage, type RepairReport, setAsideAndSave } from './repair.ts';
-import { RequestWriter } from './request-writer.ts';
 import { migrate } from './schema.ts';
+import { foldTail } from './tail/fold.ts';
+import { removeTail } from './tail/tail-files.ts';
+import type { Gap } from './tail/tail-line.ts';
+import { TailStore } from './tail/tail-store.ts';
 import { queryUsage } from './usage.ts';
 import { lockWriter } from './writer-lock.ts';
 
@@ -108,14 +110,24 @@ function openChecked(path: string, filesystem: Filesystem): Database.Database | 
       return damage;
     }
     migrate(db, path);
-    // A process that was killed had not added its last requests.
-    db.transaction(() => db.exec(sumTailSql)).immediate();
+    takeTail(db, path);
     return db;
   } catch (error) {
     db.close();
     if (isDamage(error)) return error.message;
     throw error;
   }
+}
+
+/** Moves into the tables what a process before this one had not; on a full disk, later. */
+function takeTail(db: Database.Database, path: string): void {
+  try {
+    foldTail(db, path);
+  } catch (error) {
+    if (isDamage(error)) throw error;
+    return;
+  }
+  removeTail(path, Number.POSITIVE_INFINITY);
 }
 
 interface Pending {
@@ -145,16 +157,14 @@ export class Ledger {
   /** Records of the last commit. */
   #lastGroup = 0;
   readonly #onHealth: (error: HpcserveError | undefined) => void;
-  readonly #writer: RequestWriter;
-  readonly #begin: Database.Statement;
-  readonly #commit: Database.Statement;
+  readonly #store: RecordStore;
   readonly #spentSince: Database.Statement;
-  readonly #checkpointer: Checkpointer | undefined;
   readonly #release: () => void;
   #pending: Pending[] = [];
   #scheduled = false;
   #backlog: Backlog | undefined;
   #retry: NodeJS.Timeout | undefined;
+  #foldFailure: HpcserveError | undefined;
 
   /** @param release gives the lock of its writer back */
   constructor(
@@ -171,19 +181,14 @@ export class Ledger {
     this.#group_ms = options.group_ms ?? (filesystem.shared_memory ? 0 : syncedGroup_ms);
     this.#backlog_max = options.backlog_max ?? 50_000;
     this.#onHealth = options.onHealth ?? (() => {});
-    this.#begin = db.prepare('BEGIN IMMEDIATE');
-    this.#commit = db.prepare('COMMIT');
-    this.#writer = new RequestWriter(db);
     this.#spentSince = db.prepare(
       `SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens,
         coalesce(sum(device_us), 0) / 1000000.0 AS device_s
-      FROM (SELECT requests, tokens, device_us FROM spent WHERE key_id = $key_id AND day >= $day
-        UNION ALL
-        SELECT 1, coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0), coalesce(device_us, 0)
-        FROM request_rows CROSS JOIN series ON ref = series_ref
-        WHERE ${unsummed} AND coalesce(limits_key_id, key_id) = $key_id AND time_ms / 86400000 >= $day)`,
+      FROM spent WHERE key_id = ? AND day >= ?`,
     );
-    this.#checkpointer = filesystem.shared_memory ? new Checkpointer(db, path) : undefined;
+    this.#store = filesystem.shared_memory
+      ? new TailStore(db, path, (failure) => this.#folded(failure))
+      : new TableStore(db, this.#now_ms);
   }
 
   /** Why nothing more can be taken: the ledger cannot be written, and as many records as may wait do. */
@@ -214,10 +219,12 @@ export class Ledger {
 
   /** What a key has used since a day, counted from 1970 in UTC. */
   spentSince(key_id: string, day: number): { requests: number; tokens: number; device_s: number } {
-    return this.#spentSince.get({ key_id, day }) as { requests: number; tokens: number; device_s: number };
+    this.#store.settle();
+    return this.#spentSince.get(key_id, day) as { requests: number; tokens: number; device_s: number };
   }
 
   usage(query: UsageQuery): UsageRow[] {
+    this.#store.settle();
     return queryUsage(this.#db, query);
   }
 
@@ -260,8 +267,7 @@ export class Ledger {
     while (this.#pending.length > 0) this.#commitGroup();
     if (this.#backlog) this.#catchUp();
     clearTimeout(this.#retry);
-    if (!this.#backlog) this.#write([], () => this.#writer.sum());
-    await this.#checkpointer?.close();
+    await this.#store.close();
     this.#db.close();
     this.#release();
   }
@@ -278,26 +284,24 @@ export class Ledger {
     let failure = this.#backlog?.reason;
     failure ??= this.#write(group.map(({ record }) => record));
     if (failure) this.#keepForLater(group, failure);
-    else {
-      for (const { committed } of group) committed(undefined);
-      this.#checkpointer?.wrote(group.length);
-    }
+    else for (const { committed } of group) committed(undefined);
   };
 
   /** @returns why not */
-  #write(records: readonly RequestRecord[], more?: () => void): HpcserveError | undefined {
+  #write(records: readonly RequestRecord[], gap?: Gap): HpcserveError | undefined {
     try {
-      this.#begin.run();
-      this.#writer.write(records);
-      more?.();
-      this.#commit.run();
-      this.#writer.committed();
+      this.#store.write(records, gap);
       return undefined;
     } catch (error) {
-      this.#writer.rolledBack();
-      if (this.#db.inTransaction) this.#db.exec('ROLLBACK');
       return ledgerError(error, this.path);
     }
+  }
+
+  /** Records are safe while the tables cannot be written, but nobody finds them there. */
+  #folded(failure: HpcserveError | undefined): void {
+    if (failure?.code === this.#foldFailure?.code) return;
+    this.#foldFailure = failure;
+    if (!this.#backlog) this.#onHealth(failure);
   }
 
   #keepForLater(group: readonly Pending[], reason: HpcserveError): void {
@@ -324,8 +328,9 @@ export class Ledger {
     const { records, since_ms, reason } = this.#backlog!;
     while (records.length > 0) {
       const group = records.slice(0, groupLimit);
-      const note = () => this.#noteGap(since_ms, group.length, reason);
-      const failure = this.#write(group, note);
+      // One a group, so that what is said of a gap is true also where catching up is broken off.
+      const gap = { since_ms, until_ms: this.#now_ms(), requests: group.length, reason: reason.message };
+      const failure = this.#write(group, gap);
       if (failure) {
         this.#backlog!.reason = failure;
         this.#tryLater();
@@ -335,12 +340,5 @@ export class Ledger {
     }
     this.#backlog = undefined;
     this.#onHealth(undefined);
-  }
-
-  /** A row a group, so that what is said of a gap is true also where catching up is broken off. */
-  #noteGap(since_ms: number, requests: number, { message }: HpcserveError): void {
-    this.#db
-      .prepare('INSERT INTO gaps (since_ms, until_ms, requests, reason) VALUES (?, ?, ?, ?)')
-      .run(since_ms, this.#now_ms(), requests, message);
   }
 }

@@ -7,6 +7,8 @@ import type { UsageQuery, UsageRow } from '../spec/usage.ts';
 import { ledgerError } from './ledger-error.ts';
 import { findDamage, isDamage } from './repair.ts';
 import { migrate, requireKnownVersion, schemaVersion } from './schema.ts';
+import { foldTail } from './tail/fold.ts';
+import { settleTail } from './tail/settle-tail.ts';
 import { queryUsage } from './usage.ts';
 
 /** Read-only view of a ledger, also while a gateway writes it. */
@@ -45,6 +47,7 @@ export function readablePath(path: string): { path: string; close: () => void } 
   if (!existsSync(path)) {
     throw new HpcserveError('E_LEDGER_MISSING', { what: `there is no ledger at ${path}` });
   }
+  settleTail(path);
   try {
     if (isPresentVersion(path)) return { path, close: () => {} };
   } catch (error) {
@@ -83,6 +86,7 @@ function snapshot(path: string): { path: string; close: () => void } {
         // The time of change may be too coarse to show every write; a torn copy would not pass this either.
         if (findDamage(db) === undefined) {
           migrate(db, path);
+          foldTail(db, path, { keepsFiles: true });
           return { path: copy, close: remove };
         }
       } catch (error) {

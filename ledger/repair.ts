@@ -1,8 +1,11 @@
 import { existsSync } from 'node:fs';
 import Database from 'better-sqlite3';
 import { moveAside } from '../host/move.ts';
-import { sumHoursSql, sumSpentSql } from './accounting-schema.ts';
+import { noteSummedSql, sumHoursSql, sumSpentSql } from './accounting-schema.ts';
+import type { RequestRecord } from './record.ts';
 import { migrate } from './schema.ts';
+import { foldTail } from './tail/fold.ts';
+import { tailPosition } from './tail/tail-files.ts';
 
 /** What was done with a ledger that failed its integrity check. */
 export interface RepairReport {
@@ -55,8 +58,10 @@ export function setAsideAndSave(path: string, reason: string, now_ms: number): R
       const version = versionOf(old);
       migrate(fresh, path, version);
       saveRows(old, fresh, version, report);
+      if (version >= 3) fresh.exec(sumHoursSql);
+      if (version === 3) fresh.exec(noteSummedSql);
       migrate(fresh, path);
-      fresh.exec(sumHoursSql);
+      if (version >= 4) savePosition(old, fresh, path);
       fresh.exec(sumSpentSql);
     } finally {
       old.close();
@@ -71,7 +76,7 @@ export function setAsideAndSave(path: string, reason: string, now_ms: number): R
 function versionOf(db: Database.Database): number {
   const has = (table: string): boolean =>
     db.prepare('SELECT 1 FROM sqlite_schema WHERE name = ?').get(table) !== undefined;
-  return has('series') ? 3 : has('spent') ? 2 : 1;
+  return has('tail_position') ? 4 : has('series') ? 3 : has('spent') ? 2 : 1;
 }
 
 function saveRows(
@@ -98,6 +103,22 @@ function saveRows(
   // Of a request whose series was lost, the key and the model are not known any more.
   fresh.exec(`INSERT OR IGNORE INTO series (ref, key_id, user, project, endpoint, model, served_model, precision, session_ref)
     SELECT DISTINCT series_ref, '-', '', '', '-', '', 'lost-' || series_ref, '', 0 FROM request_rows`);
+}
+
+/** How far the tables have the tail; where that is lost, requests that were saved tell it. */
+function savePosition(old: Database.Database, fresh: Database.Database, path: string): void {
+  try {
+    const { file, bytes } = tailPosition(old);
+    fresh.prepare('UPDATE tail_position SET file = ?, bytes = ?').run(file, bytes);
+  } catch {
+    const rows = fresh.prepare('SELECT request_id, time_ms, duration_us FROM request_rows').raw().iterate();
+    const known = new Set<string>();
+    for (const row of rows) known.add((row as unknown[]).join(' '));
+    const isKnown = ({ request_id, time_ms, duration_ms, counts_only }: RequestRecord): boolean =>
+      // Of requests that left only counts nobody can say: none is counted twice.
+      counts_only === true || known.has(`${request_id} ${time_ms} ${Math.round(duration_ms * 1000)}`);
+    foldTail(fresh, path, { isKnown, keepsFiles: true });
+  }
 }
 
 function openDamaged(path: string): Database.Database | undefined {

@@ -2,19 +2,16 @@ import type Database from 'better-sqlite3';
 import { addHourSql, addSpentSql } from './accounting-schema.ts';
 import { HourSums, type Microseconds, wholeUnits } from './hour-sums.ts';
 import type { RequestRecord, SessionFacts } from './record.ts';
+import { SpentSums } from './spent-sums.ts';
+import type { Gap } from './tail/tail-line.ts';
 
 /** Series that are remembered. Lower: less memory; higher: fewer are looked up again. */
 const series_max = 20_000;
 
 /**
- * Requests between two writings of the sums. Lower: fewer to add for who reads, and after a kill; higher: writing costs
- * less, since a series that has many is written once.
- */
-const unsummed_max = 4096;
-
-/**
- * Writes records into the tables of one ledger. `write` and `sum` are to be called within a transaction, and
- * `committed` or `rolledBack` behind it.
+ * Writes records into the tables of one ledger, and what they add to the sums. `write` is to be called within a
+ * transaction, and `committed` or `rolledBack` behind it. The more records a transaction has, the less a record costs:
+ * a series that has many is added to its hour once.
  */
 export class RequestWriter {
   readonly #insert: Database.Statement;
@@ -24,20 +21,14 @@ export class RequestWriter {
   readonly #insertHour: Database.Statement;
   readonly #insertSpent: Database.Statement;
   readonly #insertTrace: Database.Statement;
-  readonly #noteSummed: Database.Statement;
-  /** Of committed requests, what is not in the tables of sums yet; and how many, up to which. */
-  readonly #hours = new HourSums();
-  readonly #spent = new SpentSums();
-  #unsummed = 0;
-  #lastSequence: number | bigint = 0;
+  readonly #forgetDay: Database.Statement;
+  readonly #noteGap: Database.Statement;
   /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
   #sessionRefs = new WeakMap<SessionFacts, number>();
   readonly #seriesRefs = new Map<string, number>();
   /** Of the open transaction: forgotten again if it rolls back. */
   #newSessions: SessionFacts[] = [];
   #newSeries: string[] = [];
-  #written: Written[] = [];
-  #summed = false;
 
   constructor(db: Database.Database) {
     this.#insert = db.prepare(
@@ -63,47 +54,26 @@ export class RequestWriter {
     );
     this.#insertHour = db.prepare(addHourSql);
     this.#insertSpent = db.prepare(addSpentSql);
-    this.#noteSummed = db.prepare('UPDATE summed SET sequence = ?');
+    this.#noteGap = db.prepare('INSERT INTO gaps (since_ms, until_ms, requests, reason) VALUES (?, ?, ?, ?)');
+    this.#forgetDay = db.prepare('DELETE FROM days WHERE day = ?');
     this.#insertTrace = db.prepare('INSERT INTO traces (sequence, parameters, prefix) VALUES (?, ?, ?)');
   }
 
-  write(records: Iterable<RequestRecord>): void {
-    const counted: Written[] = [];
+  write(records: Iterable<RequestRecord>, ...gaps: (Gap | undefined)[]): void {
+    const hours = new HourSums();
+    const spent = new SpentSums();
     for (const record of records) {
       const series_ref = this.#seriesRef(record);
       const units = wholeUnits(record);
-      const written: Written = { record, series_ref, units };
-      if (record.counts_only) counted.push(written);
-      else {
-        written.sequence = this.#insertRow(record, series_ref, units);
-        this.#written.push(written);
-      }
+      hours.add(series_ref, record, units);
+      spent.add(record, units.device_us);
+      if (!record.counts_only) this.#insertRow(record, series_ref, units);
     }
-    // No row says later what these were.
-    if (counted.length > 0) this.#addCounted(counted);
-    if (this.#unsummed >= unsummed_max) this.sum();
-  }
-
-  /** Writes the sums of what was committed before. */
-  sum(): void {
-    if (this.#unsummed === 0 || this.#summed) return;
-    this.#insertSums(this.#hours, this.#spent);
-    this.#noteSummed.run(this.#lastSequence);
-    this.#summed = true;
+    this.#insertSums(hours, spent);
+    for (const gap of gaps) if (gap) this.#noteGap.run(gap.since_ms, gap.until_ms, gap.requests, gap.reason);
   }
 
   committed(): void {
-    if (this.#summed) {
-      this.#hours.clear();
-      this.#spent.clear();
-      this.#unsummed = 0;
-    }
-    for (const { record, series_ref, units, sequence } of this.#written) {
-      this.#hours.add(series_ref, record, units);
-      this.#spent.add(record, units.device_us);
-      this.#lastSequence = sequence!;
-    }
-    this.#unsummed += this.#written.length;
     this.#forget();
     if (this.#seriesRefs.size > series_max) this.#seriesRefs.clear();
   }
@@ -118,22 +88,16 @@ export class RequestWriter {
   #forget(): void {
     this.#newSessions = [];
     this.#newSeries = [];
-    this.#written = [];
-    this.#summed = false;
-  }
-
-  #addCounted(counted: readonly Written[]): void {
-    const hours = new HourSums();
-    const spent = new SpentSums();
-    for (const { record, series_ref, units } of counted) {
-      hours.add(series_ref, record, units);
-      spent.add(record, units.device_us);
-    }
-    this.#insertSums(hours, spent);
   }
 
   #insertSums(hours: HourSums, spent: SpentSums): void {
-    for (const { hour, series_ref, values } of hours.all()) this.#insertHour.run(hour, series_ref, ...values);
+    const days = new Set<number>();
+    for (const { hour, series_ref, values } of hours.all()) {
+      this.#insertHour.run(hour, series_ref, ...values);
+      days.add(Math.floor(hour / 24));
+    }
+    // A block of such a day lacks what was just added.
+    for (const day of days) this.#forgetDay.run(day);
     for (const { key_id, day, requests, tokens, device_us } of spent.all())
       this.#insertSpent.run(key_id, day, requests, tokens, device_us);
   }
@@ -142,7 +106,7 @@ export class RequestWriter {
     record: RequestRecord,
     series_ref: number,
     { ttft_us, duration_us, device_us, energy_mj }: Microseconds,
-  ): number | bigint {
+  ): void {
     const { lastInsertRowid } = this.#insert.run(
       record.request_id,
       record.time_ms,
@@ -164,7 +128,6 @@ export class RequestWriter {
       record.error_code ?? null,
     );
     if (record.trace) this.#insertTrace.run(lastInsertRowid, record.trace.parameters, record.trace.prefix);
-    return lastInsertRowid;
   }
 
   #seriesRef(record: RequestRecord): number {
@@ -206,55 +169,4 @@ export class RequestWriter {
     }
     return ref;
   }
-}
-
-interface Written {
-  record: RequestRecord;
-  series_ref: number;
-  units: Microseconds;
-  sequence?: number | bigint;
-}
-
-interface SpentSum {
-  readonly key_id: string;
-  readonly day: number;
-  requests: number;
-  tokens: number;
-  device_us: number;
-}
-
-/** Collects what requests charge their keys, by day. */
-class SpentSums {
-  readonly #sums = new Map<string, SpentSum[]>();
-
-  add(record: RequestRecord, device_us: number): void {
-    const key_id = record.limits_key_id ?? record.key_id;
-    const day = dayOf(record.time_ms);
-    let ofKey = this.#sums.get(key_id);
-    if (!ofKey) {
-      ofKey = [];
-      this.#sums.set(key_id, ofKey);
-    }
-    let sum = ofKey.find((each) => each.day === day);
-    if (!sum) {
-      sum = { key_id, day, requests: 0, tokens: 0, device_us: 0 };
-      ofKey.push(sum);
-    }
-    sum.requests++;
-    sum.tokens += (record.prompt_tokens ?? 0) + (record.completion_tokens ?? 0);
-    sum.device_us += device_us;
-  }
-
-  all(): SpentSum[] {
-    return [...this.#sums.values()].flat();
-  }
-
-  clear(): void {
-    this.#sums.clear();
-  }
-}
-
-/** Days since 1970 in UTC. */
-export function dayOf(time_ms: number): number {
-  return Math.floor(time_ms / 86_400_000);
 }

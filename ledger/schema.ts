@@ -1,6 +1,7 @@
 import type Database from 'better-sqlite3';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { accountingSql } from './accounting-schema.ts';
+import { daysSql } from './days-schema.ts';
 
 /** What every key used on each day: sums of `requests` as it was until version 2, made anew. */
 const sumSpentSql = `
@@ -74,6 +75,7 @@ const migrations: readonly string[] = [
   ${sumSpentSql}
   `,
   accountingSql,
+  daysSql,
 ];
 
 export const schemaVersion = migrations.length;

@@ -7,11 +7,11 @@ import Database from 'better-sqlite3';
  *
  * @throws SqliteError SQLITE_BUSY where another holds it
  */
-export function lockWriter(path: string): () => void {
+export function lockWriter(path: string, timeout_ms = 2000): () => void {
   const file = `${path}.writer`;
   if (!existsSync(file)) closeSync(openSync(file, 'a', 0o600));
   chmodSync(file, 0o600);
-  const lock = new Database(file, { timeout: 2000 });
+  const lock = new Database(file, { timeout: timeout_ms });
   try {
     lock.pragma('locking_mode = EXCLUSIVE');
     lock.exec('BEGIN EXCLUSIVE; COMMIT');

@@ -19,7 +19,7 @@ export const productionEntries = [
   'agent/memory/load/load-thread.ts',
   'agent/memory/peers/peer-thread.ts',
   'agent/pipeline/ring-thread.ts',
-  'ledger/checkpoint-worker.ts',
+  'ledger/tail/fold-thread.ts',
   // A process, started by path.
   'ledger/sql-child.ts',
   'native/synth/weight-worker.ts',
@@ -30,7 +30,6 @@ export const benchEntries = [
   'bench/run.ts',
   'bench/calibrate/main.ts',
   'bench/kv-transfer/target.ts',
-  'bench/ledger/writer.ts',
   'bench/soak/attacker.ts',
   'bench/soak/idle-load.ts',
 ];

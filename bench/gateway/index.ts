@@ -1,21 +1,11 @@
-import { mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { packageRoot } from '../../host/package-root.ts';
-import {
-  type Delegation,
-  LocalSession,
-  launchScope,
-  ProviderKey,
-  RendezvousRegistry,
-} from '../../mesh/index.ts';
-import type { Heartbeat } from '../../spec/agent-state.ts';
+import { type Delegation, LocalSession, ProviderKey, RendezvousRegistry } from '../../mesh/index.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
-import type { SessionMetadata } from '../../spec/session-record.ts';
-import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
+import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { fixedRate, type Load, saturate } from './load.ts';
 import { manyStreams, memoryOfStreams } from './many-streams.ts';
@@ -24,6 +14,15 @@ import { writeProxyConfig, writeUpstreamConfig } from './nginx.ts';
 import { type Pace, type PacedUpstream, startPacedPlain, startPacedSession } from './paced-upstream.ts';
 import { type Pinned, startPinned, untilListening } from './process.ts';
 import { ensurePrograms, type Program } from './programs.ts';
+import {
+  beat,
+  delegationOf,
+  freePort,
+  makeKey,
+  metadata,
+  untilServed,
+  writeGatewayConfig,
+} from './setting.ts';
 import { measureRest, measureStreams, pacedModels } from './streams.ts';
 
 const pairs = 10;
@@ -167,7 +166,7 @@ async function setUp(folder: string, programs: Stage['programs'], closers: Close
   const nginxStream = await proxyOf('stream-proxy', paced);
 
   const origin = `http://127.0.0.1:${config.port}`;
-  const key = await makeKey(origin, config, provider);
+  const key = await makeKey(origin, config, { ...keySettings, providers: [provider.id] });
   await untilServed(origin, key, ['bench', ...Object.values(pacedModels)]);
   return {
     programs,
@@ -221,44 +220,6 @@ async function instantUpstream(
   await start(config, port);
   await session.update({ lifecycle: 'SERVING' });
   return { port, session_id: session.id };
-}
-
-function writeGatewayConfig(
-  folder: string,
-  mesh_folder: string,
-  provider_key_file: string,
-  port: number,
-): GatewayConfig {
-  const config: GatewayConfig = {
-    format: 1,
-    site: 'bench',
-    provider: 'bench@bench',
-    provider_key_file,
-    host: '127.0.0.1',
-    port,
-    mesh_folder,
-    gateway_folder: join(folder, 'gateway'),
-    deployments_folder: join(folder, 'deployments'),
-    mesh: { host: '127.0.0.1', bootstrap: [], relay: [] },
-  };
-  mkdirSync(config.gateway_folder, { mode: 0o700 });
-  writeFileSync(join(config.gateway_folder, gatewayFiles.config), JSON.stringify(config));
-  return config;
-}
-
-async function makeKey(
-  origin: string,
-  { gateway_folder }: GatewayConfig,
-  provider: ProviderKey,
-): Promise<string> {
-  const token = readFileSync(join(gateway_folder, gatewayFiles.admin_token), 'utf8').trim();
-  const made = await fetch(`${origin}/hpcserve/v1/keys`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ name: 'bench', settings: { ...keySettings, providers: [provider.id] } }),
-  });
-  const { key } = (await made.json()) as { key: string };
-  return key;
 }
 
 /** A session of the mesh whose streams keep a pace. */
@@ -414,55 +375,4 @@ function loadOf(stage: Stage, url: string): Load {
     cores: stage.loadCores,
     taskset: stage.programs.taskset,
   };
-}
-
-/** Of all sessions of the bench. */
-const launch_id = '0123456789abcdef';
-
-function delegationOf(provider: ProviderKey): Delegation {
-  const not_after_s = Math.floor(Date.now() / 1000) + 86_400;
-  return provider.delegate({ name: 'bench@bench', scope: launchScope(launch_id), not_after_s });
-}
-
-function metadata(model: string, port: number): SessionMetadata {
-  return {
-    role: 'engine',
-    node: 'bench',
-    hostname: 'bench',
-    site: 'bench',
-    provider: 'bench@bench',
-    launch_id,
-    tier: 'stable',
-    engine: 'bench',
-    devices: [],
-    models: [{ name: model, aliases: [], state: 'serving', precision: 'none', context_tokens: 4096 }],
-    addresses: [{ host: '127.0.0.1', port }],
-  };
-}
-
-function beat(session_id: string, model: string, sequence: number): Heartbeat {
-  const load = { name: model, state: 'serving', running: 0, waiting: 0, max_sequences: 4096 } as const;
-  return { session_id, sequence, models: [{ ...load, kv_tokens_total: 0, kv_tokens_used: 0 }] };
-}
-
-async function untilServed(origin: string, key: string, models: readonly string[]): Promise<void> {
-  const deadline = performance.now() + 15_000;
-  for (;;) {
-    const listed = await fetch(`${origin}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
-    const { data } = (await listed.json()) as { data: { id: string }[] };
-    if (models.every((model) => data.some(({ id }) => id === model))) return;
-    if (performance.now() > deadline) throw new Error('the gateway did not find the upstreams within 15 s');
-    await delay(50);
-  }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.once('error', reject);
-    server.listen(0, '127.0.0.1', () => {
-      const address = server.address();
-      server.close(() => resolve(typeof address === 'object' && address ? address.port : 0));
-    });
-  });
 }

@@ -10,6 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import Database from 'better-sqlite3';
 import { packageRoot } from '../../host/package-root.ts';
+import { openLedgerReader } from '../../ledger/index.ts';
 import { gatewayFolderOf } from '../../spec/gateway-folders.ts';
 import { gatewayFiles, stateLayout } from '../../spec/state-layout.ts';
 import { Gateways } from '../chaos/gateways.ts';
@@ -217,7 +218,10 @@ function ledgerCounts(stage: Stage, ids: readonly string[]): { missing: number; 
   const counts = new Map<string, number>();
   for (const number of [1, 2]) {
     const root = stateLayout(join(stage.folder, '.hpcserve'), 'chaos').root;
-    const ledger = new Database(join(gatewayFolderOf(root, number), gatewayFiles.ledger), { readonly: true });
+    const path = join(gatewayFolderOf(root, number), gatewayFiles.ledger);
+    // A gateway moves what it has answered into the tables a moment later; a reader waits for that.
+    openLedgerReader(path).close();
+    const ledger = new Database(path, { readonly: true });
     const rows = ledger.prepare('SELECT request_id FROM requests').pluck().all() as string[];
     ledger.close();
     for (const id of rows) counts.set(id, (counts.get(id) ?? 0) + 1);

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { openLedgerReader } from '../../ledger/index.ts';
 import { RendezvousRegistry } from '../../mesh/index.ts';
 import { gatewayFolderOf } from '../../spec/gateway-folders.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
@@ -126,7 +127,10 @@ async function askUntilRefused(
 
 function recorded(gateways: readonly { folder: string }[]): Set<string> {
   const ids = gateways.flatMap((gateway) => {
-    const db = new Database(join(gateway.folder, gatewayFiles.ledger), { readonly: true });
+    const path = join(gateway.folder, gatewayFiles.ledger);
+    // A reader waits until what was answered is in the tables.
+    openLedgerReader(path).close();
+    const db = new Database(path, { readonly: true });
     try {
       return db.prepare('SELECT request_id FROM requests').pluck().all() as string[];
     } finally {

@@ -1,5 +1,13 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -65,11 +73,48 @@ function writeFormerKey(id: string): void {
   db.close();
 }
 
+/** A ledger of version 3: its sums have the first half of its requests, as after a kill. */
+function writeLedger3(db: Database.Database, rows: readonly Partial<RequestRecord>[]): void {
+  db.exec(`INSERT INTO series VALUES (1, 'k1', NULL, '', '', '/v1/chat/completions', '', '', '', 0),
+    (2, 'k2', NULL, '', '', '/v1/chat/completions', '', '', '', 0)`);
+  const insert = db.prepare(
+    `INSERT INTO request_rows (request_id, time_ms, series_ref, asked_model, status, stream, attempts, prompt_tokens,
+      completion_tokens, duration_us, energy_estimated) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?, ?, 0)`,
+  );
+  for (const [index, row] of rows.entries()) {
+    const record = recordOf(row);
+    insert.run(
+      record.request_id,
+      record.time_ms,
+      record.key_id === 'k1' ? 1 : 2,
+      record.model,
+      record.status,
+      record.attempts,
+      record.prompt_tokens ?? null,
+      record.completion_tokens ?? null,
+      record.duration_ms * 1000,
+    );
+    if (index + 1 !== Math.floor(rows.length / 2)) continue;
+    db.exec(`INSERT INTO hours SELECT time_ms / 3600000, series_ref, count(*), 0, 0, sum(coalesce(prompt_tokens, 0)),
+        sum(coalesce(completion_tokens, 0)), 0, 0, sum(duration_us), 0, 0, 0, 0, 0, 0, 0, min(time_ms), max(time_ms)
+      FROM request_rows GROUP BY 1, 2;
+      INSERT INTO spent SELECT key_id, time_ms / 86400000, count(*),
+        sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0
+      FROM request_rows JOIN series ON ref = series_ref GROUP BY 1, 2;
+      UPDATE summed SET sequence = (SELECT max(sequence) FROM request_rows)`);
+  }
+}
+
 /** A ledger as an earlier version wrote it. */
 function writeFormerLedger(version: number, rows: readonly Partial<RequestRecord>[]): void {
   for (const suffix of ['', '-wal', '-shm']) rmSync(path + suffix, { force: true });
   const db = new Database(path);
   migrate(db, path, version);
+  if (version === 3) {
+    writeLedger3(db, rows);
+    db.close();
+    return;
+  }
   const insert = db.prepare(
     `INSERT INTO requests (request_id, time_ms, key_id, endpoint, model, status, stream, attempts, prompt_tokens,
       completion_tokens, duration_ms) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)`,
@@ -184,28 +229,39 @@ describe('records', () => {
     expect(acknowledged.filter((id) => !present.has(id))).toEqual([]);
   });
 
-  it('wait in memory while the file cannot be written, up to a bound, and the gap is noted', async () => {
+  it('wait in memory while the disk is full, up to a bound, and the gap is noted', async () => {
     const health: (string | undefined)[] = [];
     const { ledger } = opened({ backlog_max: 2, onHealth: (error) => health.push(error?.code) });
-    await write(ledger, recordOf());
-    const blocker = new Database(path);
-    blocker.exec('BEGIN IMMEDIATE');
+    // The kernel's own full disk: what is written there fails with ENOSPC.
+    symlinkSync('/dev/full', `${path}.tail-1`);
     await Promise.all([write(ledger, recordOf()), write(ledger, recordOf())]);
-    expect(ledger.behind).toMatchObject({ requests: 2, reason: { code: 'E_LEDGER_BUSY' } });
-    expect(ledger.failure?.code).toBe('E_LEDGER_BUSY');
-    await expect(write(ledger, recordOf())).rejects.toMatchObject({ code: 'E_LEDGER_BUSY' });
-    blocker.exec('ROLLBACK');
-    blocker.close();
+    expect(ledger.behind).toMatchObject({ requests: 2, reason: { code: 'E_LEDGER_WRITE' } });
+    expect(ledger.behind?.reason.because.join()).toContain('ENOSPC');
+    expect(ledger.failure?.code).toBe('E_LEDGER_WRITE');
+    await expect(write(ledger, recordOf())).rejects.toMatchObject({ code: 'E_LEDGER_WRITE' });
     await expect.poll(() => ledger.behind, { timeout: 10_000 }).toBeUndefined();
     expect(ledger.failure).toBeUndefined();
-    expect(health).toEqual(['E_LEDGER_BUSY', undefined]);
+    expect(health).toEqual(['E_LEDGER_WRITE', undefined]);
     await write(ledger, recordOf());
-    expect(ledger.usage({ group_by: ['model'] })[0]?.requests).toBe(4);
+    expect(ledger.usage({ group_by: ['model'] })[0]?.requests).toBe(3);
     const db = new Database(path, { readonly: true });
     expect(db.prepare('SELECT requests, until_ms >= since_ms AS ordered FROM gaps').all()).toEqual([
       { requests: 2, ordered: 1 },
     ]);
     db.close();
+  });
+
+  it('are safe while another holds the tables, and there once it lets go', async () => {
+    const { ledger } = opened();
+    await write(ledger, recordOf());
+    expect(ledger.usage({ group_by: ['model'] })[0]?.requests).toBe(1);
+    const blocker = new Database(path);
+    blocker.exec('BEGIN IMMEDIATE');
+    await Promise.all([write(ledger, recordOf()), write(ledger, recordOf())]);
+    expect(ledger.behind).toBeUndefined();
+    blocker.exec('ROLLBACK');
+    blocker.close();
+    await expect.poll(() => ledger.usage({ group_by: ['model'] })[0]?.requests, { timeout: 20_000 }).toBe(3);
   });
 
   it('that leave only counts are in the sums and nowhere else', async () => {
@@ -253,7 +309,7 @@ describe('what a key used', () => {
         };
         expect(ledger.spentSince('k1', first_day)).toEqual(expected);
         await closed(ledger);
-        for (const version of [1, 2]) {
+        for (const version of [1, 2, 3]) {
           writeFormerLedger(version, rows);
           const migrated = opened().ledger;
           expect(migrated.spentSince('k1', first_day)).toEqual(expected);

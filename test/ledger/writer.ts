@@ -21,10 +21,22 @@ function next(): void {
     },
     (error) => {
       if (error) throw error;
-      // Synchronous: what was printed has left this process when the next record is made.
-      writeSync(1, `${request_id}\n`);
+      print(`${request_id}\n`);
       next();
     },
   );
 }
+/** Synchronous: what was printed has left this process when the next record is made. Waits where a pipe is full. */
+function print(text: string): void {
+  for (;;) {
+    try {
+      writeSync(1, text);
+      return;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
+    }
+  }
+}
+
 for (let lane = 0; lane < 8; lane++) next();

@@ -1,0 +1,35 @@
+import { readdirSync, rmSync } from 'node:fs';
+import { basename, dirname } from 'node:path';
+import type Database from 'better-sqlite3';
+
+/** How far into the tail: in which of its files, and how many bytes of it. */
+export interface TailPosition {
+  file: number;
+  bytes: number;
+}
+
+export const tailFile = (ledger: string, number: number): string => `${ledger}.tail-${number}`;
+
+/** Numbers of the files of a ledger's tail, the oldest first. */
+export function tailNumbers(ledger: string): number[] {
+  const prefix = `${basename(ledger)}.tail-`;
+  return readdirSync(dirname(ledger))
+    .filter((name) => name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
+    .map((name) => Number(name.slice(prefix.length)))
+    .sort((a, b) => a - b);
+}
+
+/** Removes the files before one. */
+export function removeTail(ledger: string, before: number): void {
+  for (const number of tailNumbers(ledger))
+    if (number < before) rmSync(tailFile(ledger, number), { force: true });
+}
+
+/** Up to where the tables have it. */
+export function tailPosition(db: Database.Database): TailPosition {
+  return db.prepare('SELECT file, bytes FROM tail_position').get() as TailPosition;
+}
+
+export function isBehind(one: TailPosition, other: TailPosition): boolean {
+  return one.file < other.file || (one.file === other.file && one.bytes < other.bytes);
+}
