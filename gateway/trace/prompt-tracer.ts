@@ -1,8 +1,7 @@
-import { hash, randomBytes } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
-import { writeFileAtomically } from '../../host/whole-file.ts';
+import { hash } from 'node:crypto';
 import type { RequestRecord } from '../../ledger/index.ts';
 import { prefixHash_bytes } from '../../spec/trace.ts';
+import { siteSecret } from '../kept/site-secret.ts';
 import { type ParsedRequest, scalarOf } from '../relay/request-body.ts';
 
 /** 16 tokens, at the four bytes a token that the gateway takes everywhere: it does not tokenize. */
@@ -34,11 +33,13 @@ export class PromptTracer {
     this.#salt = salt;
   }
 
-  /** @param file with the salt, which all gateways of a site share; made where it is absent */
+  /**
+   * @param file with the salt, which all gateways of a site share; made where it is absent, and of several that make it
+   * at once by one of them
+   * @throws E_GATEWAY_FOLDER
+   */
   static open(file: string): PromptTracer {
-    // Of two gateways that start at once, one may hash by a salt of its own until it restarts.
-    if (!existsSync(file)) writeFileAtomically(file, `${randomBytes(32).toString('base64url')}\n`);
-    return new PromptTracer(Buffer.from(readFileSync(file, 'utf8').trim(), 'base64url'));
+    return new PromptTracer(siteSecret(file));
   }
 
   traceOf({ scan }: ParsedRequest): NonNullable<RequestRecord['trace']> {
