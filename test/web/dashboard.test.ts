@@ -250,6 +250,52 @@ describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: n
     await expect.poll(() => page.locator('tbody').textContent()).toContain('llama');
   });
 
+  it('blocks a key, which is refused from then on, and lets it in again', async () => {
+    const page = await asOperator();
+    const { id, key } = await stage.newKey({});
+    const derived = await fetch(`${stage.url}/hpcserve/v1/keys`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      body: '{"name":"of it"}',
+    });
+    const { key: child } = (await derived.json()) as { key: string };
+    const statuses = async (): Promise<number[]> => {
+      const asked = [key, child].map((each) =>
+        fetch(`${stage.url}/v1/models`, { headers: { authorization: `Bearer ${each}` } }),
+      );
+      return (await Promise.all(asked)).map(({ status }) => status);
+    };
+    const user = await open();
+    await signInWith(user, key);
+    await goTo(page, 'keys');
+    const row = page.getByRole('row', { name: id });
+    const act = async (name: 'Block' | 'Unblock'): Promise<void> => {
+      await row.getByRole('button', { name, exact: true }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByRole('button', { name, exact: true }).click();
+      await expect.poll(() => dialog.count()).toBe(0);
+    };
+    expect(await statuses()).toEqual([200, 200]);
+    await act('Block');
+    await expect.poll(() => row.textContent()).toContain('blocked');
+    await picture(page, 'key-blocked');
+    expect(await seriousFindings(page)).toEqual([]);
+    expect(await statuses()).toEqual([401, 401]);
+    // Whoever is signed in with it is out, and told why.
+    await user.getByText('The gateway does not take this key any more').waitFor();
+    await act('Unblock');
+    await expect.poll(() => row.textContent()).toContain('valid');
+    expect(await statuses()).toEqual([200, 200]);
+    // What a user may block herself, the operator alone lets in again.
+    await signInWith(user, key);
+    await goTo(user, 'keys');
+    const own = user.getByRole('row', { name: id });
+    await own.getByRole('button', { name: 'Block', exact: true }).click();
+    await user.getByRole('dialog').getByRole('button', { name: 'Block', exact: true }).click();
+    await user.getByText('The gateway does not take this key any more').waitFor();
+    expect(await statuses()).toEqual([401, 401]);
+  });
+
   it('shows a key with few models its own, and says what it cannot measure', async () => {
     const { key } = await stage.newKey({ models: ['qwen3-8b'] });
     const page = await open();
