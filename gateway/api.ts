@@ -25,6 +25,8 @@ import { keyRoutes } from './keys/key-routes.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { KnownPaths } from './known-paths.ts';
 import type { GatewayLog } from './log.ts';
+import type { Login } from './login/login.ts';
+import { loginRoutes } from './login/routes.ts';
 import { gatewayRows, idleNodeRows, sessionRows, tableQuery } from './mesh-table.ts';
 import type { GatewayMetrics } from './metrics.ts';
 import { ModelList } from './model-list.ts';
@@ -55,6 +57,7 @@ export interface ApiServices {
   metrics: GatewayMetrics;
   availability: Availability;
   admin_token: string;
+  login?: Login | undefined;
   log: GatewayLog;
   providers: KnownProviders;
   kept: KeptForKeys;
@@ -105,6 +108,7 @@ export function createApi(
   modelRoutes(app, services);
   meshRoutes(app, services);
   adminRoutes(app, services);
+  loginRoutes(app, services.login);
   dashboardRoutes(app);
   return app;
 }
@@ -164,9 +168,9 @@ function answerWith(request: FastifyRequest, reply: FastifyReply, error: Hpcserv
 
 // --- for keys ------------------------------------------------------------------------------------------------
 
-/** @throws E_REQUEST_KEY */
-async function keyFor({ raw }: FastifyRequest, keys: KeyStore): Promise<ApiKey> {
-  const key = await lookForKey(raw, keys);
+/** @throws E_REQUEST_KEY, E_LOGIN_SESSION, E_LOGIN_ORIGIN */
+async function keyFor({ raw }: FastifyRequest, services: ApiServices): Promise<ApiKey> {
+  const key = await lookForKey(raw, services);
   if (!key) throw keyError(raw);
   return key;
 }
@@ -179,7 +183,7 @@ async function keyOrAdmin(request: FastifyRequest, services: ApiServices): Promi
 
 function modelRoutes(app: FastifyInstance, services: ApiServices): void {
   const models = new ModelList(services);
-  const keyOf = (request: FastifyRequest): Promise<ApiKey> => keyFor(request, services.keys);
+  const keyOf = (request: FastifyRequest): Promise<ApiKey> => keyFor(request, services);
   app.get('/v1/models', async (request) => ({
     object: 'list',
     data: await models.all(await keyOf(request)),

@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import { type ApiKey, type KeyStore, limitsKeyOf } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { printableName } from '../spec/printable-name.ts';
-import { bearerOf, keyError, lookForKey } from './openai-handler.ts';
+import { bearerOf, type KeyServices, keyError, lookForKey } from './openai-handler.ts';
 
 /** The operator has no key where the admin token was shown. */
 export type Caller = { role: 'operator'; key?: ApiKey } | { role: 'user' | 'provider'; key: ApiKey };
@@ -17,24 +17,23 @@ export function isAdmin(request: IncomingMessage, token: string): boolean {
   return timingSafeEqual(digest(sent), digest(token));
 }
 
-/** @throws E_REQUEST_KEY */
-export async function callerOf(
-  request: IncomingMessage,
-  { keys, admin_token }: { keys: KeyStore; admin_token: string },
-): Promise<Caller> {
-  if (isAdmin(request, admin_token)) return { role: 'operator' };
-  const key = await lookForKey(request, keys);
+/** Who may ask: with a key, in a session of the dashboard, or with the operator's token. */
+export interface CallerServices extends KeyServices {
+  admin_token: string;
+}
+
+/** @throws E_REQUEST_KEY, E_LOGIN_SESSION, E_LOGIN_ORIGIN */
+export async function callerOf(request: IncomingMessage, services: CallerServices): Promise<Caller> {
+  if (isAdmin(request, services.admin_token)) return { role: 'operator' };
+  const key = await lookForKey(request, services);
   if (!key) throw keyError(request);
   return { role: key.settings.role ?? 'user', key };
 }
 
-/** @throws E_REQUEST_ADMIN */
-export async function requireOperator(
-  request: IncomingMessage,
-  services: { keys: KeyStore; admin_token: string },
-): Promise<Caller> {
+/** @throws E_REQUEST_ADMIN, E_LOGIN_SESSION, E_LOGIN_ORIGIN */
+export async function requireOperator(request: IncomingMessage, services: CallerServices): Promise<Caller> {
   if (isAdmin(request, services.admin_token)) return { role: 'operator' };
-  const key = await lookForKey(request, services.keys);
+  const key = await lookForKey(request, services);
   if (key?.settings.role === 'operator') return { role: 'operator', key };
   throw new HpcserveError('E_REQUEST_ADMIN', {
     what: 'this path is for the operator of the gateway',

@@ -1,6 +1,7 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { UnauthenticatedSockets } from '../mesh/index.ts';
+import { headers } from '../spec/wire.ts';
 
 /**
  * The connections of clients. A connection is proven by a request with a valid key on it; of the others the oldest
@@ -40,11 +41,12 @@ export class ClientConnections {
 
   /** Before a request is answered. An answer to a request without a valid key is the last on its connection. */
   arrived(request: IncomingMessage, response: ServerResponse): void {
-    const { authorization } = request.headers;
-    if (authorization !== undefined) {
-      if (this.#proofs.get(request.socket) === authorization) return;
+    // Of a session of the dashboard its page's secret, without which the cookie is none.
+    const shown = request.headers.authorization ?? request.headers[headers.page];
+    if (typeof shown === 'string') {
+      if (this.#proofs.get(request.socket) === shown) return;
       if (this.#isValid(request)) {
-        this.#proofs.set(request.socket, authorization);
+        this.#proofs.set(request.socket, shown);
         this.#unauthenticated.prove(request.socket);
         return;
       }

@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { routingPolicyNames } from '../spec/gateway-settings.ts';
+import { loginSchema } from '../spec/login-settings.ts';
 import { meshSettingsSchema } from '../spec/mesh-settings.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 
@@ -23,6 +24,8 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   deployments_folder: z.string().min(1),
   keeper_folder: z.string().min(1).optional(),
   keys_folder: z.string().min(1).optional(),
+  logins_folder: z.string().min(1).optional(),
+  login: loginSchema.optional(),
   provider_key_file: z.string().min(1).optional(),
   routing: z.enum(routingPolicyNames).optional(),
   wait_max_s: z.number().positive().optional(),

@@ -30,6 +30,7 @@ import { adoptProviders } from './keys/adopt-providers.ts';
 import { KeyLimits } from './keys/key-limits.ts';
 import { KnownProviders } from './keys/known-providers.ts';
 import type { GatewayLog } from './log.ts';
+import type { Login, LoginServices } from './login/login.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { bearerOf, OpenAiHandler } from './openai-handler.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
@@ -315,8 +316,10 @@ async function openFront(
   services: Records & Mesh & Routing & { admin_token: string },
 ) {
   const bodies = bodyMemory(config);
+  const login = await openLogin(config, { ...services, log });
   const handler = new OpenAiHandler({
     ...services,
+    login,
     bodies,
     body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
     log,
@@ -337,7 +340,8 @@ async function openFront(
   const { keys, registry, gossip, admin_token } = services;
   const connections = new ClientConnections(limits.connections, (request) => {
     const secret = bearerOf(request);
-    return secret !== undefined && (keys.find(secret) !== undefined || isAdmin(request, admin_token));
+    if (secret === undefined) return login?.isKnown(request) === true;
+    return keys.find(secret) !== undefined || isAdmin(request, admin_token);
   });
   const { holder, inherited = {} } = options;
   const port = parts.add(new FrontPort({ times, log, connections, tls, holder, inherited }), (part) =>
@@ -348,7 +352,7 @@ async function openFront(
   const batches = new Batches({ ...services, gateway_folder, log, ask });
   const crossOrigin = new CrossOrigin(config.origins ?? []);
   const api = createApi(
-    { ...services, log, bodies, batches, mesh: gossip, records: () => registry.snapshot() },
+    { ...services, login, log, bodies, batches, mesh: gossip, records: () => registry.snapshot() },
     handler,
     (listener) =>
       port.answerWith((request, response) => {
@@ -362,6 +366,13 @@ async function openFront(
   // Behind the paths, so that it ends before them: what asks the handler goes first.
   parts.add(batches, () => batches.close());
   return { handler, tls, port, batches };
+}
+
+/** Loaded where people may sign in, and nowhere else. @throws E_GATEWAY_FOLDER */
+async function openLogin(config: GatewayConfig, services: LoginServices): Promise<Login | undefined> {
+  if (!config.login) return undefined;
+  const { Login: Opened } = await import('./login/login.ts');
+  return Opened.open(config, config.login, services);
 }
 
 function bodyMemory({

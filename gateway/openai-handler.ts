@@ -17,6 +17,7 @@ import type { KeptForKeys } from './kept/kept-for-keys.ts';
 import { ResponseStore } from './kept/response-store.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
+import type { Login } from './login/login.ts';
 import type { AcceptedRequest } from './relay/accepted-request.ts';
 import { announcedBytes } from './relay/body-reader.ts';
 import type { ClientResponse } from './relay/client-response.ts';
@@ -56,8 +57,14 @@ interface Translation {
 /** One that its key's limits let in, and what it holds of the gateway's memory. */
 type Admitted = Arrival & Pick<AcceptedRequest, 'reservation'> & { hold: BodyHold };
 
-export interface OpenAiHandlerServices extends ProxyServices {
+/** What says whose request it is. */
+export interface KeyServices {
   keys: KeyStore;
+  /** Sessions of the dashboard, where people may sign in to it. */
+  login?: Login | undefined;
+}
+
+export interface OpenAiHandlerServices extends ProxyServices, KeyServices {
   providers: KnownProviders;
   bodies: BodyMemory;
   kept: KeptForKeys;
@@ -149,12 +156,17 @@ export class OpenAiHandler {
       return;
     }
     // Another gateway may just have made it. Until that is known, the body is not read.
-    void lookForKey(request, this.#services.keys).then((found) => {
-      if (response.destroyed) return;
-      if (found) this.#receive({ ...known, key: found, time_ms, began_ms });
-      // Who has no key must not make the gateway work: the body is never read, so the connection ends.
-      else sendError(response, keyError(request), request_id, ['connection', 'close']);
-    });
+    // Who has no key must not make the gateway work: the body is never read, so the connection ends.
+    const refuse = (error: HpcserveError): void => {
+      if (!response.destroyed) sendError(response, error, request_id, ['connection', 'close']);
+    };
+    lookForKey(request, this.#services).then(
+      (found) => {
+        if (!found) refuse(keyError(request));
+        else if (!response.destroyed) this.#receive({ ...known, key: found, time_ms, began_ms });
+      },
+      (thrown: unknown) => refuse(HpcserveError.from(thrown)),
+    );
   }
 
   /** Of a request with a valid key: everything that can be said without its body comes before its body. */
@@ -355,10 +367,19 @@ function keyOf(request: IncomingMessage, keys: KeyStore): ApiKey | undefined {
   return secret === undefined ? undefined : keys.find(secret);
 }
 
-/** The same, also where another gateway made the key a moment ago. */
-export async function lookForKey(request: IncomingMessage, keys: KeyStore): Promise<ApiKey | undefined> {
+/**
+ * The same, also where another gateway made the key a moment ago; without one, the key as which a session of the
+ * dashboard acts.
+ *
+ * @throws E_LOGIN_SESSION, E_LOGIN_ORIGIN
+ */
+export async function lookForKey(
+  request: IncomingMessage,
+  { keys, login }: KeyServices,
+): Promise<ApiKey | undefined> {
   const known = keyOf(request, keys);
-  if (known || bearerOf(request) === undefined) return known;
+  if (known) return known;
+  if (bearerOf(request) === undefined) return login?.keyOf(request);
   await keys.lookForNew();
   return keyOf(request, keys);
 }

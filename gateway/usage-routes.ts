@@ -13,13 +13,11 @@ import {
   usageFilterSchema,
   usageFormats,
 } from '../spec/usage.ts';
-import { type Caller, callerOf, ownKeys } from './caller.ts';
+import { type Caller, type CallerServices, callerOf, ownKeys } from './caller.ts';
 import { parseWith } from './parse-with.ts';
 
-export interface UsageServices {
+export interface UsageServices extends CallerServices {
   ledger: Ledger;
-  keys: KeyStore;
-  admin_token: string;
 }
 
 /** `a,b` */

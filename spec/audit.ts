@@ -1,14 +1,16 @@
 import { z } from 'zod';
 
-const auditActions = ['create', 'change', 'rotate', 'block', 'unblock', 'revoke'] as const;
+const keyActions = ['create', 'change', 'rotate', 'block', 'unblock', 'revoke'] as const;
+/** Of people in the dashboard: signed in and out, and refused although the provider knows them. */
+const loginActions = ['login', 'logout', 'refuse'] as const;
 
 /** Who did what with which key, and when. No secret is in it. */
 export const auditEntrySchema = z.object({
   time_ms: z.number(),
-  /** `operator` (who has the admin token), or the id of a key. */
+  /** `operator` (who has the admin token), `login` (the gateway, for who signs in), or the id of a key. */
   actor: z.string(),
-  action: z.enum(auditActions),
-  /** Id of the key it was done with. */
+  action: z.enum([...keyActions, ...loginActions]),
+  /** Id of the key it was done with; of who was refused: the name, as far as it is known. */
   subject: z.string(),
   details: z.looseObject({}),
 });

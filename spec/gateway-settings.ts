@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import { bodySettings } from './body-settings.ts';
 import { clientSettings } from './client-settings.ts';
+import { loginSchema } from './login-settings.ts';
 import { duration, oneLine, oneWord, partitions } from './site-words.ts';
 
 const fullPath = oneLine.regex(/^[~$/]/, 'a full path, or one that begins with ~ or $NAME');
@@ -59,6 +60,11 @@ export const gatewaySchema = z.strictObject({
   tls: gatewayTlsSchema
     .optional()
     .describe('HTTPS for clients. Absent: plain HTTP, which is fit for loopback addresses only.'),
+  login: loginSchema
+    .optional()
+    .describe(
+      'Sign in to the dashboard at an OpenID Connect provider, beside keys; see docs/dashboard.md. Absent: keys alone.',
+    ),
   partition: partitions.optional().describe('Partition of the gateway’s job.'),
   time_limit: duration.optional().describe('Wall time of the gateway’s job.'),
   routing: z

@@ -4,6 +4,7 @@
  */
 import { join } from 'node:path';
 import type { RoutingPolicyName } from './gateway-settings.ts';
+import type { LoginSettings } from './login-settings.ts';
 import type { MeshSettings } from './mesh-settings.ts';
 
 export interface StateLayout {
@@ -169,6 +170,10 @@ export interface GatewayConfig {
   keeper_folder?: string;
   /** API keys, which all gateways of a site share. Default: `keys` beside the gateway's folder. */
   keys_folder?: string;
+  /** Sessions of the dashboard, which all gateways of a site share. Default: `logins` beside the gateway's folder. */
+  logins_folder?: string;
+  /** Where people sign in to the dashboard; absent: by keys alone. */
+  login?: LoginSettings;
   /** Routing policy by name; see docs/gateway.md. Default: by-engine. */
   routing?: RoutingPolicyName;
   /** Of who runs it; made where there is none. Absent: it proves no provider, and operates nobody's sessions. */

@@ -32,6 +32,8 @@ export const headers = {
    */
   model: 'x-hpcserve-model',
   request_id: 'x-request-id',
+  /** Of a dashboard with a session: the secret of the page, without which the session's cookie is good for nothing. */
+  page: 'x-hpcserve-page',
   /** The registry's code of an error that the gateway itself answers with. */
   error_code: 'x-hpcserve-error',
   /** On answers: who computed it. */

@@ -291,11 +291,14 @@ export function writeGatewayConfig(
 }
 
 /** How clients connect, beside the port. */
-function clientSettings({ gateway }: SiteConfig, layout: StateLayout): Pick<GatewayConfig, 'tls' | 'socket'> {
-  const { tls, socket } = gateway;
+function clientSettings(
+  { gateway }: SiteConfig,
+  layout: StateLayout,
+): Pick<GatewayConfig, 'tls' | 'socket' | 'login'> {
+  const { tls, socket, login } = gateway;
   const expand = (path: string): string => expandSitePath(path, process.env);
   const suffix = /-\d+$/.exec(basename(layout.gateway_folder))?.[0] ?? '';
-  const settings: Pick<GatewayConfig, 'tls' | 'socket'> = {};
+  const settings: ReturnType<typeof clientSettings> = {};
   if (socket !== undefined) settings.socket = `${expand(socket)}${suffix}`;
   if (tls?.self_signed) settings.tls = { authority_folder: layout.tls_folder, names: tls.names };
   if (tls?.certificate_file !== undefined && tls.key_file !== undefined)
@@ -304,6 +307,10 @@ function clientSettings({ gateway }: SiteConfig, layout: StateLayout): Pick<Gate
       key_file: expand(tls.key_file),
       ca_file: tls.ca_file === undefined ? undefined : expand(tls.ca_file),
     };
+  if (login) {
+    const { client_secret_file: secret, ca_file: ca } = login;
+    settings.login = { ...login, client_secret_file: secret && expand(secret), ca_file: ca && expand(ca) };
+  }
   return settings;
 }
 

@@ -32,7 +32,7 @@ const safety: Readonly<Record<string, string>> = {
 
 /**
  * The dashboard: files that hold no data, so that no key is asked for. All that the page shows it asks for with the key
- * that its user pastes. Paths are relative, so that it works behind a prefix too.
+ * that its user pastes, or in a session (`gateway/login/`). Paths are relative, so that it works behind a prefix too.
  */
 export function dashboardRoutes(app: FastifyInstance, folder = join(packageRoot, 'dist/web')): void {
   const files = readPageFiles(folder);

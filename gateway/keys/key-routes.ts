@@ -13,19 +13,18 @@ import {
   keyChangesSchema,
   keySettingsSchema,
 } from '../../spec/key-settings.ts';
+import { type LoginRole, loginRoles } from '../../spec/login-settings.ts';
 import { printableName } from '../../spec/printable-name.ts';
-import { actorOf, type Caller, callerOf, ownKeys, requireOperator } from '../caller.ts';
+import { actorOf, type Caller, type CallerServices, callerOf, ownKeys, requireOperator } from '../caller.ts';
 import type { GatewayLog } from '../log.ts';
 import { parseWith } from '../parse-with.ts';
 import type { KeyLimits } from './key-limits.ts';
 import type { KnownProviders } from './known-providers.ts';
 
-export interface KeyServices {
-  keys: KeyStore;
+export interface KeyServices extends CallerServices {
   keyLimits: KeyLimits;
   ledger: Ledger;
   providers: KnownProviders;
-  admin_token: string;
   log: GatewayLog;
 }
 
@@ -80,6 +79,7 @@ export function keyRoutes(app: FastifyInstance, services: KeyServices): void {
     const caller = await callerOf(request.raw, services);
     const { grace_s } = parseWith(rotateBody, request.body);
     const before = await requireVisible(services, caller, request.params.id);
+    requireNoMore(caller, before);
     note(services, caller, 'rotate', before, { grace_s });
     const { key, secret } = keys.rotate(before.id, 1000 * grace_s);
     return { ...key, key: secret };
@@ -178,6 +178,28 @@ function requireDerived(caller: Caller, key: ApiKey): void {
     what: `the settings of ${printableName(key.name)} are for the operator of the gateway`,
     because: 'a user changes keys that were derived from hers, with another key than the one that is changed',
   });
+}
+
+/**
+ * Who rotates a key is shown its secret: a key that was made from another, or has a lesser role, must not get at one
+ * that may do more.
+ *
+ * @throws E_KEY_SCOPE
+ */
+function requireNoMore(caller: Caller, key: ApiKey): void {
+  if (caller.role === 'operator') return;
+  // Also of its own: a session may have a lesser role than the key as which it acts.
+  const isAbove = rankOf(key.settings.role) > rankOf(caller.role);
+  const isDerived = caller.key.parent_id !== undefined && key.id !== caller.key.id;
+  if (!isAbove && !isDerived) return;
+  throw new HpcserveError('E_KEY_SCOPE', {
+    what: `the key ${printableName(key.name)} may do more than the one that asks for its secret`,
+    try: 'rotate it with the key itself, or ask the operator of the gateway',
+  });
+}
+
+function rankOf(role: LoginRole = 'user'): number {
+  return loginRoles.indexOf(role);
 }
 
 /** @throws E_KEY_SCOPE */

@@ -5,6 +5,7 @@ import { controlErrors } from './control.ts';
 import type { ErrorEntry } from './define.ts';
 import { engineErrors } from './engine.ts';
 import { gatewayErrors } from './gateway.ts';
+import { loginErrors } from './login.ts';
 import { memoryErrors } from './memory.ts';
 import { modelErrors } from './model.ts';
 import { servingErrors } from './serving.ts';
@@ -25,6 +26,7 @@ const entries = {
   ...transferErrors,
   ...servingErrors,
   ...gatewayErrors,
+  ...loginErrors,
   ...cliErrors,
 };
 

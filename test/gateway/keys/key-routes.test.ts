@@ -123,6 +123,20 @@ describe('a user', () => {
     await shared.stage.admin(`/hpcserve/v1/keys/${parent.id}/unblock`, { method: 'POST', body: {} });
     expect((await ask(child.key, '/v1/models')).status).toBe(200);
   });
+
+  it('rotates no key that may do more than hers', async () => {
+    const operator = await made({ user: 'eve', role: 'operator' });
+    const plain = await made({ user: 'eve' });
+    const child = (await (await derived(plain.key, { models: ['tiny'] })).json()) as Made;
+    const rotated = async (key: string, { id }: Made): Promise<string> => {
+      const answer = await ask(key, `/hpcserve/v1/keys/${id}/rotate`, 'POST', {});
+      return answer.ok ? 'rotated' : await codeOf(answer);
+    };
+    expect(await rotated(child.key, plain)).toBe('E_KEY_SCOPE');
+    expect(await rotated(plain.key, operator)).toBe('E_KEY_SCOPE');
+    expect(await rotated(plain.key, child)).toBe('rotated');
+    expect(await rotated(operator.key, plain)).toBe('rotated');
+  });
 });
 
 describe('keys', () => {

@@ -1,0 +1,44 @@
+/**
+ * A real OpenID Connect provider on loopback, with its development interactions: any password will do. It listens at
+ * once, says where by IPC, and is a provider from when it is told its settings on; until then it answers 503.
+ *
+ * settings: { clients, accounts: { NAME: claims }, code_s?, clock_offset_s?, claims_in_id_token? }
+ */
+import { createServer } from 'node:http';
+import Provider from 'oidc-provider';
+
+const server = createServer((_request, response) => response.writeHead(503).end());
+server.listen(0, '127.0.0.1', () => {
+  process.send({ issuer: `http://127.0.0.1:${server.address().port}` });
+});
+
+process.on(
+  'message',
+  ({ clients, accounts, code_s = 60, clock_offset_s = 0, claims_in_id_token = false }) => {
+    const trueNow = Date.now;
+    Date.now = () => trueNow() + 1000 * clock_offset_s;
+    const provider = new Provider(`http://127.0.0.1:${server.address().port}`, {
+      clients,
+      cookies: { keys: ['of a test'] },
+      claims: {
+        openid: ['sub'],
+        profile: ['preferred_username', 'groups', 'realm_access'],
+        email: ['email', 'email_verified'],
+      },
+      conformIdTokenClaims: !claims_in_id_token,
+      ttl: {
+        AuthorizationCode: code_s,
+        AccessToken: 600,
+        IdToken: 600,
+        Interaction: 600,
+        Session: 600,
+        Grant: 600,
+      },
+      findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id, ...accounts[id] }) }),
+    });
+    server.removeAllListeners('request');
+    server.on('request', provider.callback());
+    process.send({ ready: true });
+  },
+);
+process.on('disconnect', () => process.exit());
