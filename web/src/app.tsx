@@ -1,16 +1,18 @@
 import { useEffect, useState } from 'preact/hooks';
+import { isSession } from './api/client.ts';
 import { Chat } from './pages/chat.tsx';
 import { Jobs } from './pages/jobs.tsx';
 import { Keys } from './pages/keys.tsx';
 import { Live } from './pages/live.tsx';
 import { Models } from './pages/models.tsx';
-import { SignInPage } from './pages/sign-in.tsx';
+import { SignInPage, SigningIn } from './pages/sign-in.tsx';
 import { Usage } from './pages/usage.tsx';
 import { Banner } from './parts/banner.tsx';
 import { Button, Dialog } from './parts/basics.tsx';
 import { Icon } from './parts/icon.tsx';
 import { Mark } from './parts/mark.tsx';
 import { Shortcuts, useShortcuts } from './parts/shortcuts.tsx';
+import { isFinishing } from './state/login.ts';
 import { record } from './state/record.ts';
 import { linkTo, type PageName, pages, route } from './state/route.ts';
 import { type SignIn, signIn, signOut } from './state/sign-in.ts';
@@ -28,6 +30,8 @@ const contents: Readonly<Record<PageName, () => preact.JSX.Element>> = {
 
 export function App() {
   const signedIn = useStore(signIn);
+  const finishing = useStore(isFinishing);
+  if (finishing) return <SigningIn />;
   return signedIn ? <Shell /> : <SignInPage />;
 }
 
@@ -107,6 +111,7 @@ function Foot({ onHelp }: { onHelp: () => void }) {
 }
 
 function who(signedIn: SignIn | undefined): string {
+  if (signedIn && isSession(signedIn.secret)) return `${signedIn.user} (${signedIn.role})`;
   if (signedIn?.role === 'operator') return 'Operator';
   return signedIn?.user ?? `Key ${signedIn?.secret.slice(0, 8)}…`;
 }

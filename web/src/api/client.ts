@@ -12,9 +12,13 @@ export class GatewayError extends Error {
     this.code = code;
   }
 
-  /** The key is not valid (any more). */
+  /** The key, or the session, is not valid (any more). */
   get isSignedOut(): boolean {
-    return this.code === 'E_REQUEST_KEY';
+    return this.code === 'E_REQUEST_KEY' || this.isSessionOver;
+  }
+
+  get isSessionOver(): boolean {
+    return this.code === 'E_LOGIN_SESSION';
   }
 
   /** It will be refused the next time, too. */
@@ -36,8 +40,20 @@ export const gatewayRoot = new URL('../', location.href).href.replace(/[?#].*$/,
 
 const proxyAway = new Set([502, 504]);
 
+/** Before the secret of a page whose session is in a cookie: to the gateway it is no key. */
+const ofSession = 'session:';
+
+export function sessionSecret(page: string): string {
+  return `${ofSession}${page}`;
+}
+
+export function isSession(secret: string | undefined): boolean {
+  return secret?.startsWith(ofSession) === true;
+}
+
 export interface Ask {
-  secret: string;
+  /** A key, the operator's token, or a `sessionSecret`; absent: what anybody may ask. */
+  secret?: string;
   method?: 'GET' | 'POST' | 'PATCH' | 'DELETE';
   body?: unknown;
   signal?: AbortSignal;
@@ -48,9 +64,14 @@ export interface Ask {
  *
  * @throws GatewayError, UnreachableError; what an abort throws
  */
-export async function ask(path: string, { secret, method = 'GET', body, signal }: Ask): Promise<Response> {
-  const headers: Record<string, string> = { authorization: `Bearer ${secret}` };
-  const init: RequestInit = { method, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' };
+export async function ask(
+  path: string,
+  { secret, method = 'GET', body, signal }: Ask = {},
+): Promise<Response> {
+  const headers = proofOf(secret);
+  // A key goes alone: the cookie of a session would be of no use beside it.
+  const credentials = secret === undefined || isSession(secret) ? 'same-origin' : 'omit';
+  const init: RequestInit = { method, headers, cache: 'no-store', credentials, redirect: 'error' };
   if (signal) init.signal = signal;
   if (body !== undefined) {
     headers['content-type'] = 'application/json';
@@ -67,7 +88,7 @@ export async function ask(path: string, { secret, method = 'GET', body, signal }
   throw await errorOf(response);
 }
 
-export async function askJson<T>(path: string, request: Ask): Promise<T> {
+export async function askJson<T>(path: string, request: Ask = {}): Promise<T> {
   const response = await ask(path, request);
   try {
     return (await response.json()) as T;
@@ -75,6 +96,13 @@ export async function askJson<T>(path: string, request: Ask): Promise<T> {
     if (request.signal?.aborted) throw error;
     throw new UnreachableError('the answer broke off');
   }
+}
+
+function proofOf(secret: string | undefined): Record<string, string> {
+  if (secret === undefined) return {};
+  return isSession(secret)
+    ? { 'x-hpcserve-page': secret.slice(ofSession.length) }
+    : { authorization: `Bearer ${secret}` };
 }
 
 async function errorOf(response: Response): Promise<Error> {

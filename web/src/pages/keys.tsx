@@ -1,5 +1,5 @@
 import { useState } from 'preact/hooks';
-import { GatewayError } from '../api/client.ts';
+import { GatewayError, isSession } from '../api/client.ts';
 import type { KeyLimits, KeyRow, MadeKey } from '../api/rows.ts';
 import { count, day, moment, number, plural, size } from '../format.ts';
 import {
@@ -185,7 +185,8 @@ function KeyWindow({ opened, open }: { opened: Window; open: (window: Window | u
   const made = (key: MadeKey, rotated: boolean): void => {
     const own = signIn.value;
     // Who rotates the key that she is signed in with goes on with the new secret.
-    if (rotated && own && own.key_id === key.id) signIn.set({ ...own, secret: key.key, chat_key: key.key });
+    if (rotated && own && own.key_id === key.id && !isSession(own.secret))
+      signIn.set({ ...own, secret: key.key, chat_key: key.key });
     keyList.refresh();
     open({ kind: 'made', made: key, rotated });
   };

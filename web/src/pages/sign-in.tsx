@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks';
 import { GatewayError, gatewayRoot } from '../api/client.ts';
 import { Button, Field } from '../parts/basics.tsx';
 import { Mark } from '../parts/mark.tsx';
+import { goToProvider, offered } from '../state/login.ts';
 import { signedOutBecause, signInWith } from '../state/sign-in.ts';
 import { useStore } from '../state/store.ts';
 
@@ -31,7 +32,12 @@ export function SignInPage() {
         <p class="note">
           to the gateway at <code>{gatewayRoot}</code>
         </p>
-        {because !== undefined && <p class="banner warn">{because}</p>}
+        {because !== undefined && (
+          <p class="banner warn" role="status">
+            {because}
+          </p>
+        )}
+        <ProviderButton onTrouble={setTrouble} />
         <Field
           label="API key, or the operator’s token"
           hint="It stays in this tab and is sent to this gateway alone."
@@ -67,6 +73,41 @@ export function SignInPage() {
         </dl>
       </form>
     </main>
+  );
+}
+
+/** While the gateway asks the provider who that is. */
+export function SigningIn() {
+  return (
+    <main class="sign-in">
+      <p class="brand">
+        <Mark /> hpcserve
+      </p>
+      <h1>Signing in …</h1>
+    </main>
+  );
+}
+
+/** Where the gateway knows people by a provider; keys are taken beside it. */
+function ProviderButton({ onTrouble }: { onTrouble: (words: string | undefined) => void }) {
+  const login = useStore(offered);
+  const [busy, setBusy] = useState(false);
+  if (!login) return null;
+  const go = (): void => {
+    setBusy(true);
+    onTrouble(undefined);
+    goToProvider().catch((error: Error) => {
+      setBusy(false);
+      onTrouble(wordsFor(error));
+    });
+  };
+  return (
+    <>
+      <Button kind="primary" disabled={busy} onClick={go}>
+        Sign in with {login.name}
+      </Button>
+      <p class="note">or with a key:</p>
+    </>
   );
 }
 

@@ -32,5 +32,9 @@ export function gatewayFailed(error: unknown): void {
   }
   gatewayAnswered();
   if (error instanceof GatewayError && error.isSignedOut && signIn.value)
-    signOut('The gateway does not take this key any more: it was revoked, or has expired.');
+    signOut(
+      error.isSessionOver
+        ? 'Your session is over. Sign in again.'
+        : 'The gateway does not take this key any more: it was revoked, or has expired.',
+    );
 }

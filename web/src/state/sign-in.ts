@@ -1,10 +1,10 @@
 /** Who is signed in. Secrets stay in this tab (`sessionStorage`), and go nowhere but into the header of a request. */
-import { ask, askJson, GatewayError } from '../api/client.ts';
+import { ask, askJson, GatewayError, isSession } from '../api/client.ts';
 import type { Caller } from '../api/rows.ts';
 import { Store } from './store.ts';
 
 export interface SignIn {
-  /** What most is asked with: a key, or the operator's token. */
+  /** What most is asked with: a key, the operator's token, or the secret of a session. */
   secret: string;
   role: Caller['role'];
   /** Whose usage and keys are shown, where a gateway shows users their own. */
@@ -91,7 +91,17 @@ export function seesAccounts(signedIn: SignIn | undefined): boolean {
   return signedIn?.role === 'operator' || signedIn?.user !== undefined;
 }
 
+/** What else is to be done when somebody signs out, or is signed out. */
+let onSignOut: ((secret: string, isWanted: boolean) => void) | undefined;
+
+export function whenSignedOut(act: typeof onSignOut): void {
+  onSignOut = act;
+}
+
+/** @param because absent where somebody wants it */
 export function signOut(because?: string): void {
+  const { secret } = signIn.value ?? {};
   signedOutBecause.set(because);
   signIn.set(undefined);
+  if (secret !== undefined && isSession(secret)) onSignOut?.(secret, because === undefined);
 }
