@@ -63,17 +63,20 @@ export function isFaster(
       row_counts.forEach((m, index) => {
         improve(best[index]!, contestants, m);
       });
-      const ratios = best.map(([own, other]) => own! / other!);
-      const gain = ratios.reduce((sum, ratio) => sum - Math.log(ratio), 0);
-      const mean_gain = Math.exp(gain / ratios.length);
-      const allowed = mean_gain >= bought.gain_min ? bought.slower_max : slower_max;
-      if (gain > 0 && Math.max(...ratios) <= allowed) return true;
+      if (isWon(best.map(([own, other]) => own! / other!))) return true;
     }
     return false;
   } finally {
     for (const contestant of contestants) contestant.free();
     compute.free();
   }
+}
+
+/** @param ratios what ours takes over what ggml's takes, for each number of rows */
+export function isWon(ratios: readonly number[]): boolean {
+  const mean_gain = Math.exp(-ratios.reduce((sum, ratio) => sum + Math.log(ratio), 0) / ratios.length);
+  const allowed = mean_gain >= bought.gain_min ? bought.slower_max : slower_max;
+  return mean_gain > 1 && Math.max(...ratios) <= allowed;
 }
 
 /** Which of two is first changes with each round: what one leaves in caches and clocks, both have. */

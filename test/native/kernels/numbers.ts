@@ -43,7 +43,8 @@ export function asBytes(x: Float32Array): Float64Array {
     const largest = found < 1e-30 ? 0 : found;
     const inverse = largest > 0 ? Math.fround(127 / largest) : 0;
     const scale = Math.fround(largest / 127);
-    for (const [at, value] of block.entries()) rounded[begin + at] = scale * nearest(Math.fround(value * inverse));
+    for (const [at, value] of block.entries())
+      rounded[begin + at] = scale * nearest(Math.fround(value * inverse));
   }
   return rounded;
 }

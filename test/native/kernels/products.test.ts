@@ -89,36 +89,39 @@ describe.each(kernels.sets)('$name', (set) => {
     }
   });
 
-  it.each(quantized)('%s is right for one row as it is computed where order is free, whatever is in it', (type) => {
-    for (const [n, even] of [
-      [1, 32],
-      [17, 96],
-      [80, 2144],
-      [33, 8192],
-    ] as const) {
-      const k = widthFor(type, even);
-      const next = randomNumbers(n + k);
-      const matrix = madeMatrix(type, n, k, next);
-      const packed = pack(kernels, set, matrix);
-      const x = activations(1, k, next);
-      const free = setFor(kernels, set, type, false);
-      // Apart, a row is rounded to 16 bits in blocks; as bytes, as in a batch.
-      expect((free & one_row_apart) !== 0).toBe(!isAsBytes(set, type));
-      const error = (y: Float32Array): number =>
-        isAsBytes(set, type) ? errorOf(set, matrix, x, 1, y) / error_max : errorApart(matrix, x, y) / 1e-4;
-      const y = product(kernels, set, matrix, packed, x, 1, 1, free);
-      expect(error(y), `${n} × ${k}`).toBeLessThan(1);
-      expect([...y.subarray(n)]).toEqual(Array(margin).fill(untouched));
-      expect(product(kernels, set, matrix, packed, x, 1, 3, free)).toEqual(y);
-      // A block of zeros or of almost nothing, and one that is no number.
-      x.fill(0, 0, 16);
-      x.fill(1e-40, 16, 32);
-      expect(error(product(kernels, set, matrix, packed, x, 1, 1, free))).toBeLessThan(1);
-      x[k - 1] = Number.NaN;
-      const none = product(kernels, set, matrix, packed, x, 1, 1, free);
-      expect([...none.subarray(0, n)].every(Number.isNaN)).toBe(true);
-    }
-  });
+  it.each(quantized)(
+    '%s is right for one row as it is computed where order is free, whatever is in it',
+    (type) => {
+      for (const [n, even] of [
+        [1, 32],
+        [17, 96],
+        [80, 2144],
+        [33, 8192],
+      ] as const) {
+        const k = widthFor(type, even);
+        const next = randomNumbers(n + k);
+        const matrix = madeMatrix(type, n, k, next);
+        const packed = pack(kernels, set, matrix);
+        const x = activations(1, k, next);
+        const free = setFor(kernels, set, type, false);
+        // Apart, a row is rounded to 16 bits in blocks; as bytes, as in a batch.
+        expect((free & one_row_apart) !== 0).toBe(!isAsBytes(set, type));
+        const error = (y: Float32Array): number =>
+          isAsBytes(set, type) ? errorOf(set, matrix, x, 1, y) / error_max : errorApart(matrix, x, y) / 1e-4;
+        const y = product(kernels, set, matrix, packed, x, 1, 1, free);
+        expect(error(y), `${n} × ${k}`).toBeLessThan(1);
+        expect([...y.subarray(n)]).toEqual(Array(margin).fill(untouched));
+        expect(product(kernels, set, matrix, packed, x, 1, 3, free)).toEqual(y);
+        // A block of zeros or of almost nothing, and one that is no number.
+        x.fill(0, 0, 16);
+        x.fill(1e-40, 16, 32);
+        expect(error(product(kernels, set, matrix, packed, x, 1, 1, free))).toBeLessThan(1);
+        x[k - 1] = Number.NaN;
+        const none = product(kernels, set, matrix, packed, x, 1, 1, free);
+        expect([...none.subarray(0, n)].every(Number.isNaN)).toBe(true);
+      }
+    },
+  );
 
   it('takes zeros, the smallest and the largest numbers', () => {
     const [n, m] = [16, 3];
@@ -160,7 +163,9 @@ it.each(['Q4_0', 'Q8_0'] as const)('%s has the same bits on every instruction se
   const next = randomNumbers(11);
   const matrix = madeMatrix(type, n, k, next);
   const x = activations(m, k, next);
-  const [first, ...others] = sets.map((set) => product(kernels, set, matrix, pack(kernels, set, matrix), x, m));
+  const [first, ...others] = sets.map((set) =>
+    product(kernels, set, matrix, pack(kernels, set, matrix), x, m),
+  );
   for (const other of others) expect(other).toEqual(first);
 });
 
