@@ -152,9 +152,6 @@ export class Connection implements AnswerEvents, WayEvents {
     receiver?.onEnd();
   }
 
-  /**
-   * @param bytes valid during the call: what receivers keep of them is kept as a copy, small ones out of a common pool
-   */
   read(bytes: Buffer): void {
     if (!this.#way) {
       this.#early = true;
@@ -162,7 +159,7 @@ export class Connection implements AnswerEvents, WayEvents {
     }
     this.#answering = true;
     try {
-      this.#parser.push(Buffer.from(bytes));
+      this.#parser.push(bytes);
     } catch (error) {
       this.lost(error as Error);
     }

@@ -15,7 +15,7 @@ export interface Way {
 
 /** Who uses a way. */
 export interface WayEvents {
-  /** @param bytes valid during the call only */
+  /** @param bytes stay as they are */
   read(bytes: Buffer): void;
   drained(): void;
   /** The session has said all. */
@@ -29,7 +29,7 @@ export type Dial = (read: (bytes: Buffer) => void) => Promise<TLSSocket>;
 
 /** A connection of its own. */
 export async function socketWay(dial: Dial, events: WayEvents): Promise<Way> {
-  const socket = await dial((bytes) => events.read(bytes));
+  const socket = await dial((bytes) => events.read(Buffer.from(bytes)));
   socket.on('error', (error) => events.lost(error));
   socket.on('end', () => events.ended());
   socket.on('close', () => events.lost(new Error('the connection was closed')));

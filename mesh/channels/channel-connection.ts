@@ -70,7 +70,7 @@ export class ChannelConnection implements ChannelCarrier {
     return channel;
   }
 
-  /** @param bytes of the connection; valid during the call only */
+  /** @param bytes of the connection; they stay as they are */
   read(bytes: Buffer): void {
     if (this.#gone) return;
     try {

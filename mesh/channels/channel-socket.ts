@@ -20,7 +20,7 @@ export class ChannelSocket extends Duplex {
     this.servername = servername;
     channel.listen({
       data: (bytes) => {
-        if (!this.push(Buffer.from(bytes))) channel.pause();
+        if (!this.push(bytes)) channel.pause();
       },
       ended: () => this.push(null),
       drained: () => this.#sent(),

@@ -12,7 +12,7 @@ const credit_bytes_min = window_bytes / 4;
 
 /** Who uses one end of a channel. Nothing more is called once `closed` was. */
 export interface ChannelEvents {
-  /** @param bytes valid during the call only */
+  /** @param bytes stay as they are; they may be part of many more */
   data(bytes: Buffer): void;
   /** The other side has said all. */
   ended(): void;

@@ -37,7 +37,7 @@ export function writeHead(to: Buffer, at: number, kind: FrameKind, channel: numb
   to.writeUInt32BE(channel, at + 4);
 }
 
-/** @param payload valid during the call only */
+/** @param payload part of the bytes that were read */
 export type OnFrame = (kind: FrameKind, channel: number, payload: Buffer) => void;
 
 const kinds_max = FrameKind.credit;
@@ -54,7 +54,7 @@ export class FrameReader {
   }
 
   /**
-   * @param chunk may be used again by others after the call
+   * @param chunk stays as it is
    * @throws ProtocolError where the bytes are no frames
    */
   push(chunk: Buffer): void {
@@ -76,6 +76,6 @@ export class FrameReader {
       this.#onFrame(kind as FrameKind, bytes.readUInt32BE(at + 4), bytes.subarray(at + head_bytes, end));
       at = end;
     }
-    if (at < bytes.length) this.#rest = Buffer.from(bytes.subarray(at));
+    if (at < bytes.length) this.#rest = bytes.subarray(at);
   }
 }

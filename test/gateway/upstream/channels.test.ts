@@ -503,7 +503,7 @@ describe('other ways', () => {
     };
     let carrier: ChannelConnection | undefined;
     const socket = await pinnedConnect(record, gateway.identity, {
-      read: (bytes) => carrier!.read(bytes),
+      read: (bytes) => carrier!.read(Buffer.from(bytes)),
       protocols: [channel_protocol],
     });
     carrier = new ChannelConnection(socket);

@@ -24,17 +24,12 @@ function bytesOf({ kind, channel, payload }: Frame): Buffer {
   return bytes;
 }
 
-/** Reads pieces as they arrive on a socket: each is overwritten when the call is over. */
 function read(pieces: readonly Buffer[]): Frame[] {
   const frames: Frame[] = [];
   const reader = new FrameReader((kind, channel, payload) =>
     frames.push({ kind, channel, payload: Buffer.from(payload) }),
   );
-  for (const piece of pieces) {
-    const arrived = Buffer.from(piece);
-    reader.push(arrived);
-    arrived.fill(0xff);
-  }
+  for (const piece of pieces) reader.push(piece);
   return frames;
 }
 

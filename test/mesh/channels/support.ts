@@ -103,7 +103,7 @@ export class Members {
   /** @param onChannel takes what the near side opens */
   async pair(onChannel: (channel: Channel) => void): Promise<Pair> {
     let near: ChannelConnection | undefined;
-    const sockets = await this.sockets((bytes) => near!.read(bytes));
+    const sockets = await this.sockets((bytes) => near!.read(Buffer.from(bytes)));
     near = new ChannelConnection(sockets.near);
     const far = this.take(sockets.far, onChannel);
     return { near, nearSocket: sockets.near, far, farSocket: sockets.far };
