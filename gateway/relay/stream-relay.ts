@@ -5,6 +5,7 @@ import type { EventRewriter, StreamJournal } from './journal/journal.ts';
 import { EventSplitter } from './sse-events.ts';
 import { findFinishReason, findUsage, readUsage, type TokenUsage } from './usage.ts';
 import { hasNoChoices, type UsageMember, usageMember, withNullUsage, withoutUsage } from './usage-member.ts';
+import { writeEvents } from './write-events.ts';
 
 /** One event of a model is a few hundred bytes, with all log-probabilities some ten thousand. */
 const event_bytes_max = 8 * 1024 * 1024;
@@ -54,6 +55,8 @@ export class StreamRelay {
   #to = 0;
   #usageAt = -1;
   #ok = true;
+  /** Something was written. */
+  #begun = false;
   #ending: Buffer | undefined;
   /** The last event that carried a choice, for its finish reason. */
   #lastBytes: Buffer | undefined;
@@ -297,7 +300,8 @@ export class StreamRelay {
     const part = this.#from === 0 && this.#to === bytes.length ? bytes : bytes.subarray(this.#from, this.#to);
     this.#from = this.#to;
     this.#first();
-    this.#ok = this.#response.write(part);
+    this.#ok = writeEvents(this.#response, part, this.#begun);
+    this.#begun = true;
   }
 
   #first(): void {
