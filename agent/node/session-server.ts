@@ -184,6 +184,20 @@ export class SessionServer {
 }
 
 function refuse(socket: TLSSocket, error: HpcserveError): void {
+  if (socket.alpnProtocol === channel_protocol) {
+    const connection = new ChannelConnection(socket, (channel) => {
+      const own = new ChannelSocket(channel, '');
+      // All that were opened in one turn are answered by then.
+      own.once('close', () => connection.end());
+      answerRefusal(own, error);
+    });
+    socket.on('data', (bytes: Buffer) => connection.read(bytes));
+  } else answerRefusal(socket, error);
+  // One that does not read would be kept for ever.
+  setTimeout(() => socket.destroy(), refusal_ms).unref();
+}
+
+function answerRefusal(socket: Duplex, error: HpcserveError): void {
   const body = JSON.stringify(openAiError(error, error.http_status));
   socket.end(
     [
@@ -196,6 +210,4 @@ function refuse(socket: TLSSocket, error: HpcserveError): void {
     ].join('\r\n'),
     () => socket.destroy(),
   );
-  // One that does not read would be kept for ever.
-  setTimeout(() => socket.destroy(), refusal_ms).unref();
 }

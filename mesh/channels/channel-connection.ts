@@ -86,6 +86,14 @@ export class ChannelConnection implements ChannelCarrier {
     this.#lost(error);
   }
 
+  /** Ends the connection behind what was said on it so far. */
+  end(): void {
+    if (this.#gone) return;
+    this.#writer.flush();
+    this.#socket.end();
+    this.#abandon(new Error('the connection was closed'));
+  }
+
   get isFull(): boolean {
     return this.#writer.isFull;
   }
@@ -192,10 +200,14 @@ export class ChannelConnection implements ChannelCarrier {
   }
 
   #lost(error: Error): void {
+    this.#socket.destroy();
+    this.#abandon(error);
+  }
+
+  #abandon(error: Error): void {
     if (this.#gone) return;
     this.#gone = error;
     this.#waiting.clear();
-    this.#socket.destroy();
     for (const channel of [...this.#channels.values()]) channel.receivedReset(error);
   }
 }

@@ -67,7 +67,7 @@ export class FrameWriter {
     this.#scheduled = true;
     setImmediate(() => {
       this.#scheduled = false;
-      this.#flush();
+      this.flush();
     });
   }
 
@@ -77,7 +77,8 @@ export class FrameWriter {
     this.#to += piece.length;
   }
 
-  #flush(): void {
+  /** Hands over what was put together so far. */
+  flush(): void {
     if (this.#from === this.#to) return;
     const part = this.#buffer.subarray(this.#from, this.#to);
     this.#from = this.#to;
@@ -86,7 +87,7 @@ export class FrameWriter {
 
   /** What was handed over stays as it is: the rest of the buffer is filled next, then another one is taken. */
   #grow(): void {
-    this.#flush();
+    this.flush();
     this.#buffer = Buffer.allocUnsafeSlow(buffer_bytes);
     this.#from = this.#to = 0;
   }

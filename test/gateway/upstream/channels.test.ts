@@ -21,6 +21,7 @@ import {
   pinnedConnector,
   RelayFallback,
   RendezvousRegistry,
+  SessionIdentity,
   sessionOrigin,
   sessionTlsServerOptions,
 } from '../../../mesh/index.ts';
@@ -531,6 +532,34 @@ describe('other ways', () => {
     carrier.destroy(new Error('the test is over'));
     await hasty.close();
   }, 30_000);
+
+  it('a gateway that the node does not know is told so on each channel, and let in once it is known', async () => {
+    let unknown = await SessionIdentity.create();
+    const connections: TLSSocket[] = [];
+    const pool = new UpstreamPool(
+      new SessionWays(async (read) => {
+        const protocols = [channel_protocol, 'http/1.1'];
+        const socket = await pinnedConnect(node.record, unknown, { read, protocols });
+        connections.push(socket);
+        return socket;
+      }),
+    );
+    pools.push(pool);
+    handle = () => {
+      throw new Error('no request of a stranger is read');
+    };
+    const answers = Array.from({ length: 20 }, () => ask(pool, '/'));
+    for (const answer of answers) {
+      await answer.whole();
+      expect([answer.status, answer.text.includes('E_MESH_PEER')]).toEqual([403, true]);
+    }
+    expect(connections).toHaveLength(1);
+    await expect.poll(() => connections[0]!.destroyed).toBe(true);
+    unknown = gateway.identity;
+    handle = answerPath;
+    await expectServing(pool);
+    expect(connections).toHaveLength(2);
+  });
 
   it('closing the port ends all that is on its channels', async () => {
     const closing = newServer();
