@@ -9,10 +9,10 @@ const timeBuckets_s = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 
 /**
  * How often Node looks how late its event loop is, which is a timer of its own. Lower: short delays are seen too;
- * higher: less is computed by a gateway that has nothing to do (every 10 ms, prom-client's default, take 0.3% of a
+ * higher: less is computed by a gateway that has nothing to do (every 10 ms, prom-client’s default, take 0.3% of a
  * core). Where nothing is late, the metrics show this time itself.
  */
-const event_loop_ms = 100;
+const event_loop_ms = 500;
 
 /** Buckets of the time per output token, seconds: from a small model on a GPU to a large one on CPUs. */
 const tokenBuckets_s = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5];
