@@ -74,7 +74,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
   );
 }
 
-/** A call that must be made is no text: what form texts have is for other answers, which calls may take the place of. */
+/** A call that must be made is no text: the form of texts is for other answers, which may be calls all the same. */
 function boundBy(format: AddForm | undefined, tools: ToolRequest | undefined): PossibleBound {
   if (tools?.forced)
     return { param: tools.as_function ? 'function_call' : 'tool_choice', gbnf: grammarOf([tools.calls]) };

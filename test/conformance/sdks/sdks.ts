@@ -1,4 +1,4 @@
-/** Clients of others for JavaScript: each runs in a process of its own, on the Node and with the packages that it needs. */
+/** Clients of others for JavaScript: each runs in a process of its own, on the Node and with the packages it needs. */
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
