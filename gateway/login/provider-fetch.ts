@@ -11,10 +11,10 @@ export const answer_s = 10;
  * NO_PROXY, as login nodes need them.
  */
 export function providerFetch({ issuer, ca_file }: Pick<LoginSettings, 'issuer' | 'ca_file'>): CustomFetch {
-  const ca = ca_file === undefined ? undefined : readFileSync(ca_file, 'utf8');
+  const trusted = ca_file === undefined ? {} : { ca: readFileSync(ca_file, 'utf8') };
   const dispatcher: Dispatcher = isOfLoopback(issuer)
-    ? new Agent()
-    : new EnvHttpProxyAgent(ca === undefined ? {} : { connect: { ca }, requestTls: { ca } });
+    ? new Agent({ connect: trusted })
+    : new EnvHttpProxyAgent({ connect: trusted, requestTls: trusted });
   return (async (url, { method, headers, body, redirect, signal }) =>
     await fetch(url, {
       method,
@@ -23,5 +23,5 @@ export function providerFetch({ issuer, ca_file }: Pick<LoginSettings, 'issuer' 
       redirect,
       signal: signal ?? null,
       dispatcher,
-    })) as CustomFetch as CustomFetch;
+    })) as CustomFetch;
 }

@@ -96,6 +96,17 @@ describe('somebody who signs in', () => {
     expect(own.keys.map(({ id }) => id)).not.toContain(stage.key_id);
   });
 
+  it('as a provider is told what its devices computed, and not for whom', async () => {
+    await stage.newKey({ user: 'carol', provides: [stage.fingerprint('tester@test')] });
+    const carol = await signedIn('carol');
+    expect((await me(carol)).role).toBe('provider');
+    const { usage } = (await (await carol.ask('/hpcserve/v1/usage?group_by=provider')).json()) as {
+      usage: { group: { provider: string }; requests: number }[];
+    };
+    expect(usage).toMatchObject([{ group: { provider: 'tester@test' } }]);
+    expect(codeOf(await carol.ask('/hpcserve/v1/usage?group_by=user'))).toBe('E_REQUEST_ADMIN');
+  });
+
   it('acts with the limits of the key that the operator gave her', async () => {
     const { id } = await stage.newKey({ user: 'bob', models: ['tiny'], requests_per_minute: 1 });
     const page = await signedIn('bob');

@@ -2,22 +2,29 @@
  * A real OpenID Connect provider on loopback, with its development interactions: any password will do. It listens at
  * once, says where by IPC, and is a provider from when it is told its settings on; until then it answers 503.
  *
+ * With `CERTIFICATE KEY`, two PEM files, it listens by TLS.
+ *
  * settings: { clients, accounts: { NAME: claims }, code_s?, clock_offset_s?, claims_in_id_token? }
  */
+import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { createServer as createSecureServer } from 'node:https';
 import Provider from 'oidc-provider';
 
-const server = createServer((_request, response) => response.writeHead(503).end());
-server.listen(0, '127.0.0.1', () => {
-  process.send({ issuer: `http://127.0.0.1:${server.address().port}` });
-});
+const [certificate, key] = process.argv.slice(2);
+const away = (_request, response) => response.writeHead(503).end();
+const server = certificate
+  ? createSecureServer({ cert: readFileSync(certificate), key: readFileSync(key) }, away)
+  : createServer(away);
+const issuer = () => `${certificate ? 'https' : 'http'}://127.0.0.1:${server.address().port}`;
+server.listen(0, '127.0.0.1', () => process.send({ issuer: issuer() }));
 
 process.on(
   'message',
   ({ clients, accounts, code_s = 60, clock_offset_s = 0, claims_in_id_token = false }) => {
     const trueNow = Date.now;
     Date.now = () => trueNow() + 1000 * clock_offset_s;
-    const provider = new Provider(`http://127.0.0.1:${server.address().port}`, {
+    const provider = new Provider(issuer(), {
       clients,
       cookies: { keys: ['of a test'] },
       claims: {

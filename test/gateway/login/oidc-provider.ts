@@ -2,6 +2,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
+import { Agent, fetch } from 'undici';
 import { packageRoot } from '../../../host/package-root.ts';
 
 const program = join(packageRoot, 'test/gateway/login/oidc-provider-process.mjs');
@@ -27,9 +28,12 @@ export class OidcProviderProcess implements AsyncDisposable {
     this.#process = child;
   }
 
-  static async start(): Promise<OidcProviderProcess> {
+  /** @param tls PEM files with its certificate and key; without, it speaks plain HTTP */
+  static async start(
+    tls: readonly [certificate: string, key: string] | [] = [],
+  ): Promise<OidcProviderProcess> {
     // It warns that it is for development alone.
-    const child = fork(program, [], { stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
+    const child = fork(program, [...tls], { stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
     const [{ issuer }] = (await once(child, 'message')) as [{ issuer: string }];
     return new OidcProviderProcess(issuer, child);
   }
@@ -60,14 +64,20 @@ export class OidcProviderProcess implements AsyncDisposable {
 /** Cookies of one visitor; there is one site alone. */
 class Visitor {
   readonly #cookies = new Map<string, string>();
+  readonly #dispatcher: Agent;
 
-  async go(url: string, form?: Record<string, string>): Promise<Response> {
+  constructor(ca: string | undefined) {
+    this.#dispatcher = new Agent(ca === undefined ? {} : { connect: { ca } });
+  }
+
+  async go(url: string, form?: Record<string, string>) {
     const cookie = [...this.#cookies].map(([name, value]) => `${name}=${value}`).join('; ');
     const answer = await fetch(url, {
       method: form ? 'POST' : 'GET',
       body: form ? new URLSearchParams(form) : null,
       headers: { cookie },
       redirect: 'manual',
+      dispatcher: this.#dispatcher,
     });
     for (const line of answer.headers.getSetCookie()) {
       const [, name, value] = /^([^=]+)=([^;]*)/.exec(line)!;
@@ -82,8 +92,12 @@ class Visitor {
  *
  * @returns the query with which it sends the browser back to the gateway
  */
-export async function answerOfProvider(address: string, name: string | undefined): Promise<string> {
-  const visitor = new Visitor();
+export async function answerOfProvider(
+  address: string,
+  name: string | undefined,
+  ca?: string,
+): Promise<string> {
+  const visitor = new Visitor(ca);
   const { origin } = new URL(address);
   let answer = await visitor.go(address);
   for (let step = 0; step < 12; step++) {

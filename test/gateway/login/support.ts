@@ -17,6 +17,7 @@ export const accounts: ProviderSettings['accounts'] = {
   // Another account that says it is Alice.
   mallory: { preferred_username: 'alice', groups: ['users'] },
   nobody: { groups: ['users'] },
+  carol: { preferred_username: 'carol', groups: ['vendors'] },
   kim: { preferred_username: 'kim', groups: [] },
   guest: { preferred_username: 'guest', groups: ['guests'] },
 };
@@ -100,7 +101,7 @@ export async function startLoginStage(
     name: 'Test University',
     client_id: 'hpcserve',
     role_claim: 'groups',
-    roles: { operator: ['hpc-admins'] },
+    roles: { operator: ['hpc-admins'], provider: ['vendors'] },
     ...settings,
   });
   if (client.at_gateway !== undefined) {
