@@ -2,7 +2,8 @@
  * A real OpenID Connect provider on loopback, with its development interactions: any password will do. It listens at
  * once, says where by IPC, and is a provider from when it is told its settings on; until then it answers 503.
  *
- * With `CERTIFICATE KEY`, two PEM files, it listens by TLS.
+ * With `CERTIFICATE KEY`, two PEM files, it listens by TLS; with `CERTIFICATE KEY NAME` it says that it is at NAME,
+ * where others have to bring requests to it.
  *
  * settings: { clients, accounts: { NAME: claims }, code_s?, clock_offset_s?, claims_in_id_token? }
  */
@@ -11,13 +12,14 @@ import { createServer } from 'node:http';
 import { createServer as createSecureServer } from 'node:https';
 import Provider from 'oidc-provider';
 
-const [certificate, key] = process.argv.slice(2);
+const [certificate, key, name] = process.argv.slice(2);
 const away = (_request, response) => response.writeHead(503).end();
 const server = certificate
   ? createSecureServer({ cert: readFileSync(certificate), key: readFileSync(key) }, away)
   : createServer(away);
-const issuer = () => `${certificate ? 'https' : 'http'}://127.0.0.1:${server.address().port}`;
-server.listen(0, '127.0.0.1', () => process.send({ issuer: issuer() }));
+const issuer = () =>
+  name ? `https://${name}` : `${certificate ? 'https' : 'http'}://127.0.0.1:${server.address().port}`;
+server.listen(0, '127.0.0.1', () => process.send({ issuer: issuer(), port: server.address().port }));
 
 process.on(
   'message',

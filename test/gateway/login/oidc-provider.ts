@@ -2,7 +2,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { Agent, fetch } from 'undici';
+import { Agent, type Dispatcher, fetch, ProxyAgent } from 'undici';
 import { packageRoot } from '../../../host/package-root.ts';
 
 const program = join(packageRoot, 'test/gateway/login/oidc-provider-process.mjs');
@@ -18,24 +18,29 @@ export interface ProviderSettings {
   claims_in_id_token?: boolean;
 }
 
+interface Started {
+  issuer: string;
+  port: number;
+}
+
 /** The provider: it listens from its start, and answers once it is opened. */
 export class OidcProviderProcess implements AsyncDisposable {
   readonly issuer: string;
+  readonly port: number;
   readonly #process: ChildProcess;
 
-  private constructor(issuer: string, child: ChildProcess) {
+  private constructor({ issuer, port }: Started, child: ChildProcess) {
     this.issuer = issuer;
+    this.port = port;
     this.#process = child;
   }
 
-  /** @param tls PEM files with its certificate and key; without, it speaks plain HTTP */
-  static async start(
-    tls: readonly [certificate: string, key: string] | [] = [],
-  ): Promise<OidcProviderProcess> {
+  /** @param tls PEM files with its certificate and key, and the name that it goes by; without, it speaks plain HTTP */
+  static async start(tls: readonly string[] = []): Promise<OidcProviderProcess> {
     // It warns that it is for development alone.
     const child = fork(program, [...tls], { stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
-    const [{ issuer }] = (await once(child, 'message')) as [{ issuer: string }];
-    return new OidcProviderProcess(issuer, child);
+    const [started] = (await once(child, 'message')) as [Started];
+    return new OidcProviderProcess(started, child);
   }
 
   /** It answers from now on. @param redirects where it may send people who sign in and out */
@@ -64,10 +69,14 @@ export class OidcProviderProcess implements AsyncDisposable {
 /** Cookies of one visitor; there is one site alone. */
 class Visitor {
   readonly #cookies = new Map<string, string>();
-  readonly #dispatcher: Agent;
+  readonly #dispatcher: Dispatcher;
 
-  constructor(ca: string | undefined) {
-    this.#dispatcher = new Agent(ca === undefined ? {} : { connect: { ca } });
+  constructor(ca: string | undefined, proxy: string | undefined) {
+    const trusted = ca === undefined ? {} : { ca };
+    this.#dispatcher =
+      proxy === undefined
+        ? new Agent({ connect: trusted })
+        : new ProxyAgent({ uri: proxy, requestTls: trusted });
   }
 
   async go(url: string, form?: Record<string, string>) {
@@ -96,8 +105,9 @@ export async function answerOfProvider(
   address: string,
   name: string | undefined,
   ca?: string,
+  proxy?: string,
 ): Promise<string> {
-  const visitor = new Visitor(ca);
+  const visitor = new Visitor(ca, proxy);
   const { origin } = new URL(address);
   let answer = await visitor.go(address);
   for (let step = 0; step < 12; step++) {

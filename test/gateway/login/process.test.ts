@@ -1,7 +1,10 @@
 /** From a site config to a sign-in: the gateway as commands start it, and a provider that only the site vouches for. */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { type AddressInfo, connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Duplex } from 'node:stream';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { startGatewayProcess, stopGatewayProcess } from '../../../control/gateway/process.ts';
 import { SiteAuthority } from '../../../mesh/index.ts';
@@ -76,3 +79,58 @@ it('a provider for which nobody vouches is not asked', async () => {
   expect([answer.status, codeOf(answer)]).toEqual([503, 'E_LOGIN_PROVIDER']);
   expect(await answer.text()).toMatch(/certificate/);
 });
+
+it('a provider beyond the cluster is asked through the proxy of the environment', async () => {
+  const { certificate, key } = await authority.issue(['idp.example.org']);
+  const files = [join(folder, 'far.pem'), join(folder, 'far.key')] as const;
+  writeFileSync(files[0], certificate);
+  writeFileSync(files[1], key, { mode: 0o600 });
+  await using far = await OidcProviderProcess.start([...files, 'idp.example.org']);
+  await using proxy = await tunnels(far.port);
+  const before = process.env.HTTPS_PROXY;
+  process.env.HTTPS_PROXY = proxy.url;
+  try {
+    const configured = siteWith({ issuer: far.issuer, ca_file: authority.ca_file });
+    const { url } = await startGatewayProcess(configured, layout);
+    await far.open([`${url}/dashboard/`], { accounts });
+    const page = new LoginPage(url);
+    const ca = readFileSync(authority.ca_file, 'utf8');
+    const got = await page.finish(await answerOfProvider(await page.address(), 'alice', ca, proxy.url));
+    expect(got.status, await got.text()).toBe(200);
+    expect(new Set(proxy.asked)).toEqual(new Set(['idp.example.org:443']));
+  } finally {
+    if (before === undefined) delete process.env.HTTPS_PROXY;
+    else process.env.HTTPS_PROXY = before;
+  }
+});
+
+/** A proxy as sites have them, behind which everything is at one port of this machine. */
+async function tunnels(port: number): Promise<AsyncDisposable & { url: string; asked: string[] }> {
+  const asked: string[] = [];
+  const open = new Set<Duplex>();
+  const server = createServer((_request, response) => response.writeHead(405).end());
+  server.on('connect', (request, client) => {
+    asked.push(request.url!);
+    const there = connect(port, '127.0.0.1', () => {
+      client.write('HTTP/1.1 200 Connection established\r\n\r\n');
+      there.pipe(client).pipe(there);
+    });
+    for (const [one, other] of [
+      [client, there],
+      [there, client],
+    ] as const) {
+      open.add(one);
+      one.on('error', () => other.destroy()).on('close', () => other.destroy());
+    }
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port: own } = server.address() as AddressInfo;
+  return {
+    url: `http://127.0.0.1:${own}`,
+    asked,
+    [Symbol.asyncDispose]: async () => {
+      for (const one of open) one.destroy();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
