@@ -85,6 +85,11 @@ export interface SlurmClient {
    * Numbers nobody knows are missing in the answer.
    */
   jobs(job_ids: readonly string[]): Promise<JobInfo[]>;
+  /**
+   * Every run of ended and running jobs that slurmdbd has, also of those that went back into the queue; none where
+   * there is no slurmdbd to be asked. It hears of an end a moment after the controller.
+   */
+  accounted(job_ids: readonly string[]): Promise<JobInfo[]>;
   /** Pending jobs of all users for which Slurm expects a start and nodes: `squeue --start`. */
   expectedStarts(): Promise<ExpectedStart[]>;
   /** Reservations that are not over. */
@@ -214,6 +219,13 @@ export class SlurmCommandClient implements SlurmClient {
     return missing.length === 0 ? [...found] : [...found, ...(await this.#past(missing))];
   }
 
+  async accounted(job_ids: readonly string[]): Promise<JobInfo[]> {
+    const wanted = [...new Set(job_ids.map(jobNumber))];
+    if (wanted.length === 0 || !(await this.#asksAccounting())) return [];
+    // Without it, the last run of each number.
+    return this.#sacct(wanted, ['--duplicates']);
+  }
+
   async myJobs(): Promise<JobInfo[]> {
     const { name, uid } = await this.#me();
     if (uid === undefined) return this.#squeue([`--user=${name}`]);
@@ -316,21 +328,26 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async #past(job_ids: readonly string[]): Promise<JobInfo[]> {
+    return (await this.#asksAccounting()) ? this.#sacct(job_ids) : this.#remembered(job_ids);
+  }
+
+  #asksAccounting(): Promise<boolean> {
     this.#hasAccounting ??= this.#remember(
       this.config().then((config) => config.has_accounting),
       () => {
         this.#hasAccounting = undefined;
       },
     );
-    return (await this.#hasAccounting) ? this.#sacct(job_ids) : this.#remembered(job_ids);
+    return this.#hasAccounting;
   }
 
-  async #sacct(job_ids: readonly string[]): Promise<JobInfo[]> {
+  async #sacct(job_ids: readonly string[], flags: readonly string[] = []): Promise<JobInfo[]> {
     const argv = [
       'sacct',
       '--noheader',
       '--parsable2',
       '--allocations',
+      ...flags,
       `--delimiter=${sacctDelimiter}`,
       `--format=${sacctFormat}`,
       `--jobs=${job_ids.join(',')}`,

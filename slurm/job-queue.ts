@@ -202,7 +202,9 @@ function jobInfo(raw: RawJob): JobInfo {
   const start_time_ms = parseUtcTime_ms(raw.start);
   const notStarted = raw.state === 'FAILED' && raw.exit.exit_signal === not_started_signal;
   const exit = notStarted ? undefined : raw.exit;
-  const end_time_ms = phase === 'waiting' ? undefined : parseUtcTime_ms(raw.end);
+  // Of a run that went back into the queue, sacct alone tells the end; elsewhere it is an estimate.
+  const hasEnd = phase !== 'waiting' || raw.source === 'sacct';
+  const end_time_ms = hasEnd ? parseUtcTime_ms(raw.end) : undefined;
   return {
     job_id: raw.job_id,
     base_job_id: het_base,

@@ -151,6 +151,11 @@ export class FirecrestClient implements SlurmClient {
     return [...known, ...older];
   }
 
+  /** Its API has the last run of a job alone, which `jobs` tells. */
+  async accounted(): Promise<JobInfo[]> {
+    return [];
+  }
+
   async myJobs(): Promise<JobInfo[]> {
     const request: ApiRequest = { method: 'GET', path: this.#jobs(), query: { time_window: window } };
     return ((await this.#ask(request, jobsSchema)).jobs ?? []).map(jobInfo);
