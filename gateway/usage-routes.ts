@@ -1,9 +1,20 @@
 /** Who used what: of everybody for the operator, of herself for a user, of one's devices for a provider. */
+import { dirname } from 'node:path';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import { type KeyStore, type Ledger, usageText } from '../ledger/index.ts';
+import {
+  jobUsageText,
+  joinedUsageDimensions,
+  joinJobs,
+  type KeyStore,
+  type Ledger,
+  readJobRecords,
+  usageText,
+} from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { type JobUsageAnswer, jobGroupBySchema } from '../spec/job-usage.ts';
 import { printableName } from '../spec/printable-name.ts';
+import { jobsFolderBeside } from '../spec/state-layout.ts';
 import {
   groupBySchema,
   type UsageAnswer,
@@ -13,7 +24,7 @@ import {
   usageFilterSchema,
   usageFormats,
 } from '../spec/usage.ts';
-import { type Caller, type CallerServices, callerOf, ownKeys } from './caller.ts';
+import { type Caller, type CallerServices, callerOf, ownKeys, requireOperator } from './caller.ts';
 import { parseWith } from './parse-with.ts';
 
 export interface UsageServices extends CallerServices {
@@ -45,6 +56,13 @@ const parameters = z.strictObject({
   filter: usageFilterSchema,
 });
 
+const jobParameters = z.strictObject({
+  group_by: list.pipe(jobGroupBySchema).default(['job']),
+  since: time.optional(),
+  until: time.optional(),
+  format: z.enum(usageFormats).default('json'),
+});
+
 /** What says who asked; a provider learns how much was computed on its devices, not for whom. */
 const personal: readonly string[] = ['user', 'key', 'project'];
 
@@ -65,6 +83,17 @@ export function usageRoutes(app: FastifyInstance, services: UsageServices): void
     if (format === 'json') return { group_by, since_ms, until_ms, usage } satisfies UsageAnswer;
     reply.header('content-type', contentTypes[format]);
     return usageText(usage, group_by, format);
+  });
+  app.get('/hpcserve/v1/usage/jobs', async (request, reply) => {
+    await requireOperator(request.raw, services);
+    const asked = parseWith(jobParameters, request.query);
+    const { group_by, since: since_ms, until: until_ms, format } = asked;
+    const usage = ledger.usage({ group_by: joinedUsageDimensions, since_ms, until_ms });
+    const records = await readJobRecords([jobsFolderBeside(dirname(ledger.path))]);
+    const jobs = joinJobs(usage, records, { group_by, since_ms, until_ms, now_ms: Date.now() });
+    if (format === 'json') return { group_by, since_ms, until_ms, jobs } satisfies JobUsageAnswer;
+    reply.header('content-type', contentTypes[format]);
+    return jobUsageText(jobs, group_by, format);
   });
   app.get('/hpcserve/v1/usage/dimensions', async (request) => {
     await callerOf(request.raw, services);

@@ -1,3 +1,5 @@
+export { readJobRecords } from './jobs/job-records.ts';
+export { type JobUsageQuery, joinedUsageDimensions, joinJobs } from './jobs/job-usage.ts';
 export { KeyStore } from './key-store.ts';
 export { type ApiKey, generateKeyId, limitsKeyOf } from './keys.ts';
 export { type Ledger, openLedger } from './ledger.ts';
@@ -8,4 +10,4 @@ export { askSql } from './sql.ts';
 export { analyzeTrace, type ModelAnalysis, type TraceAnalysis } from './trace/analysis.ts';
 export { exportTrace } from './trace/export.ts';
 
-export { csvField, usageText } from './usage-text.ts';
+export { csvField, jobUsageText, usageText } from './usage-text.ts';

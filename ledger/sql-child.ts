@@ -4,12 +4,13 @@
  */
 import { readFileSync } from 'node:fs';
 import Database from 'better-sqlite3';
+import type { JobRecord } from '../spec/job-record.ts';
 import { type SqlAnswer, type SqlQuestion, sqlQuestionSchema, sqlViews } from './sql-messages.ts';
 
 /** Lower: large sorts fail sooner; higher: a question may take more of the machine. */
 const heap_bytes_max = 512 * 1024 * 1024;
 
-function answer({ ledgers, sql, rows_max }: SqlQuestion): SqlAnswer {
+function answer({ ledgers, jobs, sql, rows_max }: SqlQuestion): SqlAnswer {
   // What is attached is read-only as the first one is.
   const db = new Database(ledgers[0], { readonly: true, fileMustExist: true, timeout: 2000 });
   db.pragma(`hard_heap_limit = ${heap_bytes_max}`);
@@ -23,6 +24,7 @@ function answer({ ledgers, sql, rows_max }: SqlQuestion): SqlAnswer {
     const parts = schemas.map((schema, index) => `SELECT ${index + 1} AS ledger, * FROM ${schema}.${view}`);
     db.exec(`CREATE TEMP VIEW ${view} AS ${parts.join(' UNION ALL ')}`);
   }
+  addJobs(db, jobs);
   db.pragma('query_only = 1');
   const statement = db.prepare(sql);
   if (!statement.reader || !statement.readonly || !/^\s*(select|with|values|explain)\b/i.test(sql))
@@ -35,6 +37,28 @@ function answer({ ledgers, sql, rows_max }: SqlQuestion): SqlAnswer {
   }
   return { columns, rows, cut: false };
 }
+
+/** Runs of jobs are in no ledger: they are kept in files of their own, for all of them. */
+function addJobs(db: Database.Database, jobs: readonly JobRecord[]): void {
+  db.exec(jobsTable);
+  const insert = db.prepare(`INSERT INTO temp.jobs VALUES (${Array.from({ length: 17 }, () => '?').join()})`);
+  const now_ms = Date.now();
+  db.transaction(() => {
+    for (const run of jobs) {
+      const { start_ms, end_ms, devices } = run;
+      const walltime_s = Math.max(0, (end_ms ?? now_ms) - start_ms) / 1000;
+      const words = [run.site, run.job_id, run.launch_id, run.deployment, run.models.join(','), run.tier];
+      const place = [run.node_kind, run.account, run.nodes, devices, run.device_model, run.state];
+      const time = [start_ms, end_ms, run.end_seen ? 1 : 0, walltime_s];
+      const allocated = devices === undefined ? undefined : devices * walltime_s;
+      insert.run(...[...words, ...place, ...time, allocated].map((value) => value ?? null));
+    }
+  })();
+}
+
+const jobsTable = `CREATE TEMP TABLE jobs (site TEXT, job_id TEXT, launch_id TEXT, deployment TEXT, models TEXT, tier TEXT,
+  node_kind TEXT, slurm_account TEXT, nodes TEXT, devices INTEGER, device_model TEXT, state TEXT, start_ms INTEGER,
+  end_ms INTEGER, end_seen INTEGER, walltime_s REAL, allocated_device_s REAL)`;
 
 /** Bytes as hex, as SQLite writes them. */
 function cellOf(value: unknown): string | number | null {

@@ -1,9 +1,12 @@
 /** What is said between who asks SQL of ledgers and the process that runs it. */
 import { z } from 'zod';
+import { jobRecordSchema } from '../spec/job-record.ts';
 
 export const sqlQuestionSchema = z.object({
   /** Files that can be read now. */
   ledgers: z.array(z.string()).min(1),
+  /** What `jobs` has. */
+  jobs: z.array(jobRecordSchema),
   sql: z.string(),
   rows_max: z.number().int().min(1),
 });

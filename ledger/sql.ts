@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 import { compiledFile } from '../host/programs.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import type { JobRecord } from '../spec/job-record.ts';
 import { readablePath } from './reader.ts';
 import { type SqlAnswer, type SqlQuestion, sqlAnswerSchema } from './sql-messages.ts';
 
@@ -12,6 +13,8 @@ export interface SqlOptions {
   /** Beyond it the question is ended. */
   limit_ms: number;
   rows_max: number;
+  /** Runs of jobs, which are the rows of `jobs`; absent: it has none. */
+  jobs?: JobRecord[];
 }
 
 /**
@@ -22,11 +25,11 @@ export interface SqlOptions {
 export async function askSql(
   paths: readonly string[],
   sql: string,
-  { limit_ms, rows_max }: SqlOptions,
+  { limit_ms, rows_max, jobs = [] }: SqlOptions,
 ): Promise<SqlAnswer> {
   const readable = paths.map(readablePath);
   try {
-    const question: SqlQuestion = { ledgers: readable.map(({ path }) => path), sql, rows_max };
+    const question: SqlQuestion = { ledgers: readable.map(({ path }) => path), jobs, sql, rows_max };
     const text = await run(JSON.stringify(question), limit_ms);
     return sqlAnswerSchema.parse(JSON.parse(text));
   } finally {

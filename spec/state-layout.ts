@@ -2,7 +2,7 @@
  * Where things lie in the state folder (on a filesystem that login and compute nodes share). Folders are
  * 0700. One place knows these names; everybody else asks here.
  */
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { RoutingPolicyName } from './gateway-settings.ts';
 import type { LoginSettings } from './login-settings.ts';
 import type { MeshSettings } from './mesh-settings.ts';
@@ -16,6 +16,8 @@ export interface StateLayout {
   /** API keys, which all gateways of the site share. */
   keys_folder: string;
   deployments_folder: string;
+  /** Records of jobs, which outlive deployments and the scheduler's memory. */
+  jobs_folder: string;
   /** Of the process that keeps deployments alive. */
   keeper_folder: string;
   /** Of what `hpcserve backfill` saw and did. */
@@ -32,10 +34,18 @@ export function stateLayout(stateDir: string, site: string): StateLayout {
     gateway_folder: join(root, 'gateway'),
     keys_folder: join(root, 'keys'),
     deployments_folder: join(root, 'deployments'),
+    jobs_folder: join(root, jobsFolderName),
     keeper_folder: join(root, 'keeper'),
     scavenger_folder: join(root, 'scavenger'),
     tls_folder: join(root, 'tls'),
   };
+}
+
+const jobsFolderName = 'jobs';
+
+/** `StateLayout.jobs_folder` of the site that a gateway's folder belongs to. */
+export function jobsFolderBeside(gateway_folder: string): string {
+  return join(dirname(gateway_folder), jobsFolderName);
 }
 
 /** The key that makes its user a provider of this site (0600): of each user one, where several share a state folder. */

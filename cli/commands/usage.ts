@@ -1,7 +1,8 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
+import { jobFoldersOf } from '../../control/job-usage.ts';
 import { ledgersOf, namedUsage } from '../../control/state/ledgers.ts';
-import { askSql, csvField, usageText } from '../../ledger/index.ts';
-import { nearest } from '../../spec/nearest.ts';
+import { askSql, csvField, readJobRecords, usageText } from '../../ledger/index.ts';
+import { jobDimensions } from '../../spec/job-usage.ts';
 import {
   groupBySchema,
   type UsageAnswer,
@@ -14,12 +15,14 @@ import type { CliContext } from '../context.ts';
 import { formatDuration } from '../format/quantities.ts';
 import { fittedTable } from '../format/table.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
+import { checkGroupBy, parseGroupBy } from '../group-by.ts';
 import { parseSeconds } from '../parse-seconds.ts';
 import { parseSince } from '../parse-since.ts';
 import { openSite } from '../site-session.ts';
+import { registerUsageJobs } from './usage-jobs.ts';
 
 interface UsageOptions {
-  groupBy: UsageDimension[];
+  groupBy: string[];
   since?: number;
   until?: number;
   csv?: true;
@@ -32,12 +35,15 @@ interface SqlCommandOptions extends Pick<UsageOptions, 'csv' | 'ledger'> {
   rows: number;
 }
 
+/** Of requests, and of jobs: both are asked for by the same option. */
+const dimensions = [...new Set([...usageDimensions, ...jobDimensions])];
+
 export function registerUsage(command: Command, context: CliContext): void {
   addTimes(command, context)
     .addOption(
       new Option('--by, --group-by <dimensions>', 'what to sum by, with commas between')
-        .choices([...usageDimensions])
-        .argParser(parseDimensions)
+        .choices(dimensions)
+        .argParser((text) => parseGroupBy(text, dimensions))
         .default(['model'], 'model'),
     )
     .option('--csv', 'comma-separated values on stdout')
@@ -61,6 +67,7 @@ Examples:
       const usage = await namedUsage(options.ledger ?? ledgersOf(layout), query, layout.keys_folder);
       printUsage(context, options, query, usage);
     });
+  registerUsageJobs(command, context);
   registerSql(command, context);
 }
 
@@ -73,7 +80,7 @@ function registerSql(usage: Command, context: CliContext): void {
     .addHelpText(
       'after',
       `
-With --csv and --ledger as of \`hpcserve usage\`. Views: requests, usage_by_hour, sessions, gaps, audit.
+With --csv and --ledger as of \`hpcserve usage\`. Views: requests, usage_by_hour, sessions, jobs, gaps, audit.
 
 Examples:
   $ hpcserve usage sql 'SELECT status, count(*) FROM requests GROUP BY 1'
@@ -82,9 +89,11 @@ Examples:
     .action(async (question: string, _options: SqlCommandOptions, command: Command) => {
       const { timeLimit, rows: rows_max, csv, ledger } = command.optsWithGlobals<SqlCommandOptions>();
       const ledgers = ledger ?? ledgersOf(openSite(context).layout);
+      const jobs = await readJobRecords(jobFoldersOf(ledgers));
       const { columns, rows, cut } = await askSql(ledgers, question, {
         limit_ms: 1000 * timeLimit,
         rows_max,
+        jobs,
       });
       if (context.json) context.out(JSON.stringify({ columns, rows, cut }));
       else if (csv)
@@ -118,7 +127,8 @@ export function addTimes(command: Command, context: CliContext): Command {
 }
 
 function queryOf({ groupBy, since, until }: UsageOptions): UsageQuery {
-  return { group_by: groupBy, since_ms: since, until_ms: until };
+  const group_by = checkGroupBy(groupBy, groupBySchema, usageDimensions);
+  return { group_by, since_ms: since, until_ms: until };
 }
 
 function printUsage(
@@ -182,16 +192,4 @@ function numbersOf(row: UsageRow): string[] {
     (row.device_s / 3600).toFixed(2),
     row.energy_j === 0 ? '-' : `${row.energy_estimated_j > 0 ? '~' : ''}${kwh.toPrecision(3)}`,
   ];
-}
-
-function parseDimensions(text: string): UsageDimension[] {
-  const names = text.split(',').map((name) => name.trim());
-  const parsed = groupBySchema.safeParse(names);
-  if (parsed.success) return parsed.data;
-  const unknown = names.find((name) => !(usageDimensions as readonly string[]).includes(name));
-  if (unknown === undefined) throw new InvalidArgumentError(parsed.error.issues[0]!.message);
-  const close = nearest(unknown, usageDimensions);
-  throw new InvalidArgumentError(
-    `names with commas of ${usageDimensions.join(', ')}${close ? `; did you mean ${close}?` : ''}`,
-  );
 }

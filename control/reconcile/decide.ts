@@ -124,6 +124,8 @@ function isNews(before: JobSnapshot | undefined, now: JobSnapshot): boolean {
   return (
     before?.phase !== now.phase ||
     before.state !== now.state ||
+    // It went back into the queue and started again, and nobody looked meanwhile.
+    (now.phase === 'running' && before.start_time_ms !== now.start_time_ms) ||
     before.pending?.reason !== now.pending?.reason ||
     before.estimated_start_ms !== now.estimated_start_ms
   );

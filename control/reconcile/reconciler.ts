@@ -19,6 +19,7 @@ import { type Action, type DecideTiming, decide, forceAfter_ms } from './decide.
 import { diagnose, jobLog } from './diagnose.ts';
 import { type JobPoll, type Observation, observe, pollJobsIfReachable } from './observe.ts';
 import { eventsBetween } from './progress.ts';
+import { RunRecorder } from './record-runs.ts';
 import { settleReplacements } from './replacements.ts';
 import { isSubmittable, Submissions, type Submittable } from './submissions.ts';
 
@@ -45,6 +46,7 @@ export class Reconciler {
   readonly #timing: DecideTiming;
   readonly #submissions: Submissions;
   readonly #delegations: Delegations;
+  readonly #runs: RunRecorder;
   /** Not before, since it failed. */
   #renewals_from_ms = 0;
   #poll: JobPoll | undefined;
@@ -58,6 +60,7 @@ export class Reconciler {
     this.#options = options;
     this.#delegations = new Delegations(options.store.layout, options.site, options.facts.user);
     this.#submissions = new Submissions({ ...options, delegations: this.#delegations });
+    this.#runs = new RunRecorder(options);
     this.#timing = { settle_ms: options.runner.settle_ms, force_after_ms: forceAfter_ms };
   }
 
@@ -238,6 +241,7 @@ export class Reconciler {
         record.assertHeld();
         return runner.cancel({ job_id: action.job_id, launch_folder });
       case 'record_news':
+        await this.#runs.note(record.state, launch, action.last);
         return record.save(
           replaceLaunches(record.state, [withNews(inPhase(launch, 'submitted'), action.last)]),
         );
@@ -281,6 +285,7 @@ export class Reconciler {
         ? (state.failure ?? diagnose(state, store, over, observation.launches.get(launch_id)).toJSON())
         : state.failure;
     await this.#retire(over, observation);
+    await this.#runs.note(state, launch, last);
     this.#delegations.remove(delegatedLaunch(state, over, store));
     record.save({ ...state, failure });
   }

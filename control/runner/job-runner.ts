@@ -5,6 +5,7 @@
 import type { LaunchSpec } from '../../spec/launch.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import type { Directive } from '../../spec/slurm-types.ts';
+import type { JobRun } from '../state/job-runs.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 
 /** A launch that was decided and written down, on its way to the runner. */
@@ -90,6 +91,12 @@ export interface JobRunner {
   drainTime_s?(planned: PlannedLaunch): Promise<number | undefined>;
   /** One batched question for all ids; every id is answered. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
+  /**
+   * Runs that have ended, as the scheduler's accounting has them, those too that ended with the job back in the queue;
+   * none where there is no accounting, or it does not know of the end yet. Numbers come round again: there may be runs
+   * of earlier jobs among them.
+   */
+  accountedRuns?(job_ids: readonly string[]): Promise<Map<string, JobRun[]>>;
   /**
    * What of these is told by files alone, so that a scheduler that is away keeps nobody from it; only that is answered.
    */

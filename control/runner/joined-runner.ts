@@ -5,6 +5,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { joinedNodeFiles } from '../../spec/joined-node.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import { launchFiles, type StateLayout } from '../../spec/state-layout.ts';
+import type { JobRun } from '../state/job-runs.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import { joinedJob, joinedJobId } from '../state/joined-job-id.ts';
 import {
@@ -109,6 +110,11 @@ export class JoinedNodeRunner implements JobRunner {
     return new Map([...answers, ...this.pollFiles(jobs)]);
   }
 
+  async accountedRuns(job_ids: readonly string[]): Promise<Map<string, JobRun[]>> {
+    const others = job_ids.filter((job_id) => joinedJob(job_id) === undefined);
+    return (await this.#site.accountedRuns?.(others)) ?? new Map();
+  }
+
   pollFiles(jobs: readonly { job_id: string }[]): Map<string, JobSnapshot> {
     const joined = jobs.flatMap(({ job_id }) => {
       const parts = joinedJob(job_id);
@@ -159,6 +165,7 @@ function snapshot(
     return {
       ...base,
       phase: 'ended',
+      ended_at_ms: status.ended_at_ms,
       state: code === 0 ? 'COMPLETED' : 'FAILED',
       exit_code: code,
       reason,

@@ -24,6 +24,7 @@ import { slurmSettings } from '../../spec/site.ts';
 import { expandSite, expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
+import { clockDoubt_ms, type JobRun } from '../state/job-runs.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import type { LoadedSite } from '../state/site-files.ts';
 import { describeAgentExit } from './agent-end.ts';
@@ -234,6 +235,20 @@ export class SlurmRunner implements JobRunner {
     );
   }
 
+  /** By slurmdbd, which tells those runs apart that one number had; none where it is not there. */
+  async accountedRuns(job_ids: readonly string[]): Promise<Map<string, JobRun[]>> {
+    const infos = await this.#options.client.accounted(job_ids);
+    const runsOf = (job_id: string): JobRun[] =>
+      infos
+        .filter((info) => tellsOf(info, job_id))
+        .flatMap(({ state, start_time_ms: start_ms, end_time_ms: end_ms, account, node_list }) => {
+          // A record is made before it is told of its end.
+          if (start_ms === undefined || end_ms === undefined) return [];
+          return [{ state, start_ms, end_ms, account, nodes: node_list || undefined }];
+        });
+    return new Map(job_ids.map((job_id) => [job_id, runsOf(job_id)]));
+  }
+
   /**
    * A preempted job has the partition's GraceTime, a cancelled or timed-out one KillWait: two thirds of the shorter
    * one, the rest is for stopping engines and saying LEFT.
@@ -411,9 +426,6 @@ const drain_s_min = 1;
 const drain_s_max = 20;
 /** How long a job that sbatch got through may take to show in squeue, ms. */
 const visible_ms = 15_000;
-/** The controller's clock and ours may differ so much, ms; its times are whole seconds. */
-const clockDoubt_ms = 120_000;
-
 /** Jobs of this tool, also where a site keeps comments for itself. */
 function isOurs(job: JobInfo): boolean {
   return job.comment?.startsWith('hpcserve:') === true || /-[0-9a-f]{8}$/.test(job.name);
@@ -427,9 +439,9 @@ function nameEnd(launchId: string): string {
 const phases = { waiting: 'pending', running: 'running', ending: 'completing', ended: 'ended' } as const;
 
 function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
-  const { state, start_time_ms, time_limit_s, restart_count } = job;
+  const { state, start_time_ms, time_limit_s, restart_count, account } = job;
   const phase = phases[job.phase];
-  const common = { job_id, phase, state, nodes: job.node_list || undefined, restart_count };
+  const common = { job_id, phase, state, nodes: job.node_list || undefined, account, restart_count };
   switch (phase) {
     case 'pending':
       return {
@@ -450,7 +462,7 @@ function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
     case 'completing':
       return { ...common, start_time_ms };
     case 'ended':
-      return { ...common, start_time_ms, ...endOf(job) };
+      return { ...common, start_time_ms, ended_at_ms: job.end_time_ms, ...endOf(job) };
   }
 }
 

@@ -4,8 +4,10 @@ import { z } from 'zod';
 import { FolderLock } from '../../host/folder-lock.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
+import { appendJobRecords } from '../../ledger/jobs/job-records.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { systemCode } from '../../spec/errors/system-error.ts';
+import type { JobRecord } from '../../spec/job-record.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { deploymentFiles, type StateLayout } from '../../spec/state-layout.ts';
 import { type DeploymentState, deploymentStateSchema } from './deployment-state.ts';
@@ -221,6 +223,16 @@ export class DeploymentStore {
       writeFileAtomically(path, `${JSON.stringify(state, null, 2)}\n`);
     } catch (error) {
       throw stateFolderError(path, error);
+    }
+  }
+
+  /** Adds to what is kept of its jobs, whatever becomes of it; its lock is held. @throws E_STATE_FOLDER */
+  keepJobRecords(name: string, records: readonly JobRecord[]): void {
+    const { jobs_folder } = this.layout;
+    try {
+      appendJobRecords(jobs_folder, name, records);
+    } catch (error) {
+      throw stateFolderError(jobs_folder, error);
     }
   }
 

@@ -31,7 +31,11 @@ export const jobSnapshotSchema = z.object({
   start_time_ms: z.number().optional(),
   /** When its wall time ends, where there is a limit. */
   end_time_limit_ms: z.number().optional(),
+  /** When it ended, by the scheduler. */
+  ended_at_ms: z.number().optional(),
   nodes: z.string().optional(),
+  /** Slurm's account. */
+  account: z.string().optional(),
   exit_code: z.number().optional(),
   signal: z.number().optional(),
   /** Why it ended, as far as the runner knows. */

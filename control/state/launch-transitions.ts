@@ -63,8 +63,10 @@ export function adopted(launch: SubmittingLaunch, job_id: string): SubmittedLaun
 }
 
 /** The job's state is not the one written down before. */
-export function withNews(launch: SubmittedLaunch, last: JobSnapshot): SubmittedLaunch {
-  return { ...launch, last };
+export function withNews(launch: SubmittedLaunch, news: JobSnapshot): SubmittedLaunch {
+  if (news.phase !== 'completing') return { ...launch, last: news };
+  // Of a job that goes back into the queue Slurm tells now when it expects the next run to begin.
+  return { ...launch, last: { ...news, start_time_ms: launch.last?.start_time_ms } };
 }
 
 /** All its replicas serve. */
