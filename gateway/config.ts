@@ -4,6 +4,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 import { routingPolicyNames } from '../spec/gateway-settings.ts';
 import { loginSchema } from '../spec/login-settings.ts';
 import { meshSettingsSchema } from '../spec/mesh-settings.ts';
+import { otelSchema } from '../spec/otel-settings.ts';
 import type { GatewayConfig } from '../spec/state-layout.ts';
 
 const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
@@ -39,6 +40,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   files_kept_s: z.number().min(0).optional(),
   kept_key_bytes_max: z.number().positive().optional(),
   trace: z.boolean().optional(),
+  otel: otelSchema.optional(),
   mesh: meshSettingsSchema.optional(),
 });
 

@@ -41,6 +41,7 @@ import { ServiceTimes } from './routing/service-times.ts';
 import { ScalingExchange } from './scaling-exchange.ts';
 import { Sessions } from './sessions.ts';
 import { Defragmenter } from './sharing/defragmenter.ts';
+import { Tracing } from './telemetry/tracing.ts';
 import { PromptTracer } from './trace/prompt-tracer.ts';
 import { DemandMeter } from './workload/demand-meter.ts';
 import { WorkloadMeter } from './workload/workload-meter.ts';
@@ -62,6 +63,8 @@ export interface GatewayTimes extends FrontPortTimes {
   load_wait_ms: number;
   /** A stream that waits says so as often. Lower: more to send; higher: what lies between may give it up. */
   comment_ms: number;
+  /** Between two requests to the receiver of traces. */
+  export_ms: number;
   /** Between two looks for models that are split over devices; see `Defragmenter`. */
   defragment_ms: number;
 }
@@ -78,6 +81,7 @@ const defaultTimes: GatewayTimes = {
   continue_ms: 10_000,
   load_wait_ms: 1000 * loadWaitDefault_s,
   comment_ms: 15_000,
+  export_ms: 5000,
   defragment_ms: 2000,
 };
 
@@ -316,10 +320,23 @@ async function openFront(
   services: Records & Mesh & Routing & { admin_token: string },
 ) {
   const bodies = bodyMemory(config);
+  const tracing = Tracing.open({
+    settings: config.otel ?? {},
+    environment: process.env,
+    resource: {
+      'host.name': hostname(),
+      'hpcserve.site': config.site,
+      'service.instance.id': services.own.id,
+    },
+    log,
+    interval_ms: times.export_ms,
+  });
+  parts.add(tracing, () => tracing?.close());
   const login = await openLogin(config, { ...services, log });
   const handler = new OpenAiHandler({
     ...services,
     login,
+    tracing,
     bodies,
     body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
     log,

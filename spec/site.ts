@@ -6,6 +6,7 @@
 import { z } from 'zod';
 import { gatewaySchema } from './gateway-settings.ts';
 import { siteMeshSchema } from './mesh-settings.ts';
+import { otelSchema } from './otel-settings.ts';
 import { scavengingSchema } from './scavenging.ts';
 import { sharingSchema } from './sharing-settings.ts';
 import { nodeKindSchema } from './site-nodes.ts';
@@ -155,6 +156,7 @@ export const siteSchema = z
       .describe('The network between agents and gateway.'),
     mesh: siteMeshSchema.prefault({}).describe('How agents and gateways know of each other.'),
     gateway: gatewaySchema.prefault({}).describe('The front door.'),
+    otel: otelSchema.optional().describe('Traces of requests, by OpenTelemetry.'),
     keeper: z
       .strictObject({
         place: z

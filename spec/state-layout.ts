@@ -6,6 +6,7 @@ import { dirname, join } from 'node:path';
 import type { RoutingPolicyName } from './gateway-settings.ts';
 import type { LoginSettings } from './login-settings.ts';
 import type { MeshSettings } from './mesh-settings.ts';
+import type { OtelSettings } from './otel-settings.ts';
 
 export interface StateLayout {
   /** `<state_dir>/<site>`. */
@@ -210,6 +211,8 @@ export interface GatewayConfig {
   kept_key_bytes_max?: number;
   /** The ledger keeps hashes of prompts for traces; see docs/usage.md. Default: false. */
   trace?: boolean;
+  /** Where traces of requests go. Absent: where the environment says. */
+  otel?: OtelSettings | undefined;
 }
 
 /** Where a gateway answers: `endpoint.json`. */

@@ -62,6 +62,11 @@ export const headers = {
    * again.
    */
   token_ids: 'x-hpcserve-token-ids',
+  /**
+   * `1` asks a native replica where the time went; on answers, `WorkerTimings`: a field of those that come whole, of
+   * streams a trailer. Clients do not see it.
+   */
+  timings: 'x-hpcserve-timings',
   /** Between an agent and its worker: the session of the peer that asks, which its connection proved. */
   peer: 'x-hpcserve-peer',
   /** Of an answer that has moved: a `MovedAnswer`; clients do not see it. */

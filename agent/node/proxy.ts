@@ -174,6 +174,11 @@ class Passage {
     }
     outgoing.writeHead(status, { ...passedOn(response.headers), ...answer_headers });
     outgoing.flushHeaders();
+    // Before the pipe ends what is sent.
+    response.once('end', () => {
+      const timings = response.trailers[headerNames.timings];
+      if (timings !== undefined) outgoing.addTrailers({ [headerNames.timings]: timings });
+    });
     response.pipe(outgoing);
     if (String(response.headers['content-type']).startsWith('text/event-stream')) {
       this.#streams = 1;

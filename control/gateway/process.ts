@@ -281,6 +281,7 @@ export function writeGatewayConfig(
     wait_max_s: site.gateway.wait_max_s,
     load_wait_s: site.gateway.load_wait_s,
     trace: site.gateway.trace,
+    otel: site.otel,
     ...clientSettings(site, layout),
     ...bodySettings(site),
     ...keptSettings(site),

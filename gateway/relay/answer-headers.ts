@@ -41,6 +41,8 @@ export interface AnswerHeaders {
   refused: RefusedRequest | undefined;
   /** Where a native replica has brought what there is of the answer. */
   moved: MovedAnswer | undefined;
+  /** What a native replica says of where the time went, as it came. */
+  timings: string | undefined;
 }
 
 /** What of a replica's header (names in lower case, each followed by its value) goes on to the client. */
@@ -50,11 +52,13 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
   let shouldRetry: string | undefined;
   let refused: RefusedRequest | undefined;
   let moved: MovedAnswer | undefined;
+  let timings: string | undefined;
   for (let index = 0; index + 1 < fields.length; index += 2) {
     const name = fields[index]!;
     const value = fields[index + 1]!;
     if (name === headers.refused) refused = readRefused(value);
     if (name === headers.moved) moved = parseMoved(value);
+    if (name === headers.timings) timings = value;
     if (
       own.has(name) ||
       (name.startsWith(ownPrefix) && name !== headers.warning) ||
@@ -65,7 +69,7 @@ export function answerHeaders(fields: readonly string[]): AnswerHeaders {
     else if (name === 'x-should-retry') shouldRetry = value.toLowerCase();
     pairs.push(name, value);
   }
-  return { pairs, contentType, shouldRetry, refused, moved };
+  return { pairs, contentType, shouldRetry, refused, moved, timings };
 }
 
 /** What cannot be read counts as not said. */

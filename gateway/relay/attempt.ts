@@ -4,6 +4,7 @@ import { headers, type MovedAnswer } from '../../spec/wire.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { AttemptSpans } from '../telemetry/request-spans.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
 import type { AnswerHead } from '../upstream/http-answer-parser.ts';
 import type { Call } from '../upstream/pool.ts';
@@ -39,6 +40,8 @@ export interface AttemptTask {
   client: ClientAnswer;
   /** The request waits where a batch is full; else another replica is looked for first. */
   may_wait: boolean;
+  /** Absent: it is not traced. */
+  trace: AttemptSpans | undefined;
   /** The stream that another replica began, and with what to go on; absent: the request from its start. */
   continues: { stream: StreamRelay; request: ContinuedRequest } | undefined;
   /** Begins the stream that the client is sent; it outlives the attempts that feed it. */
@@ -95,14 +98,13 @@ export class Attempt implements AnswerReceiver {
     this.#atOnce = !may_wait && !continues && hasFreePlace(replica);
     replica.unreported++;
     const path = continues?.request.path ?? of.endpoint.path;
-    this.#call = link.requests.send(requestHead(of, replica, path, body, this.#atOnce), body, this);
+    this.#call = link.requests.send(requestHead(this.#task, path, body, this.#atOnce), body, this);
   }
 
   /** Gives it up without a result. */
   cancel(): void {
-    this.#over = true;
-    this.#release();
-    this.#call?.abort();
+    this.#task.trace?.end(undefined);
+    this.#stop();
   }
 
   /** The client has the end of its stream. A replica that never ends its own must not hold a connection. */
@@ -134,8 +136,9 @@ export class Attempt implements AnswerReceiver {
     return flowing;
   }
 
-  onEnd(): void {
+  onEnd(trailers: readonly string[]): void {
     this.#release();
+    this.#task.trace?.computed(this.#answer?.timings ?? answerHeaders(trailers).timings);
     if (this.#over) return;
     if (this.#stream) this.#streamEnded(this.#stream);
     else if (this.#refusal) this.#notContinued(this.#refusal);
@@ -166,7 +169,7 @@ export class Attempt implements AnswerReceiver {
   /** An event says that the replica failed, and the client need not see it. */
   #replicaFailed({ message, code, moved }: StreamError): void {
     const refusal = replicaRefusal(503, code);
-    this.cancel();
+    this.#stop();
     if (this.#task.client.begun || refusal === 'failed') {
       this.#broke(new Error(message), refusal, moved);
       return;
@@ -207,7 +210,7 @@ export class Attempt implements AnswerReceiver {
   }
 
   #unreadable(reason: Error): void {
-    this.cancel();
+    this.#stop();
     if (reason instanceof OtherAnswer) this.#end({ kind: 'part_streamed', reason });
     else if (this.#task.client.begun) this.#end({ kind: 'unreadable_stream', reason });
     else this.#end({ kind: 'lost', failure: 'failed', reason });
@@ -232,7 +235,14 @@ export class Attempt implements AnswerReceiver {
 
   #end(result: AttemptResult): void {
     this.#over = true;
+    this.#task.trace?.end(result);
     this.#onResult(result);
+  }
+
+  #stop(): void {
+    this.#over = true;
+    this.#release();
+    this.#call?.abort();
   }
 
   /** The replica says that its error is no reason to ask another. */
@@ -250,14 +260,17 @@ export class Attempt implements AnswerReceiver {
 
 /** Request line and fields, the empty line included. */
 function requestHead(
-  { parsed, endpoint, request, request_id, key }: AcceptedRequest,
-  { session, modelField }: Replica<SessionLink>,
+  {
+    of: { parsed, endpoint, request, request_id, key },
+    replica: { session, modelField },
+    trace,
+  }: AttemptTask,
   path: string,
   body: BodyPieces,
   atOnce: boolean,
 ): string {
   const scope = cacheScopeOf(key);
-  const { traceparent } = request.headers;
+  const traceparent = trace?.traceparent ?? request.headers.traceparent;
   const asksTokens = parsed.stream && endpoint.dialect === 'completions' && session.facts.engine === 'native';
   return (
     `POST ${path} HTTP/1.1\r\nhost: ${session.host}\r\ncontent-type: application/json\r\n` +
@@ -266,6 +279,7 @@ function requestHead(
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
     `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
     `${atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
+    `${trace && session.facts.engine === 'native' ? `${headers.timings}: 1\r\n` : ''}` +
     `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
     `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`
   );

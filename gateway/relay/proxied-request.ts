@@ -8,6 +8,7 @@ import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { RouteRequest } from '../routing/router.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { RequestSpans } from '../telemetry/request-spans.ts';
 import type { AcceptedRequest, Outcome } from './accepted-request.ts';
 import { Attempt } from './attempt.ts';
 import type { AttemptResult } from './attempt-result.ts';
@@ -55,6 +56,7 @@ export class ProxiedRequest {
   readonly #route: RouteRequest;
   readonly #client: ClientAnswer;
   readonly #search: ReplicaSearch;
+  readonly #trace: RequestSpans | undefined;
   readonly #onClose = (): void => this.#clientClosed();
   /** The last one, which may have ended. */
   #attempt: Attempt | undefined;
@@ -83,6 +85,7 @@ export class ProxiedRequest {
       prompt: scopedKeys(parsed.prompt, cacheScopeOf(key)),
       names: key.settings.models,
     };
+    this.#trace = services.tracing?.begin(of);
     this.#client = new ClientAnswer(of);
     const patient_until_ms = of.began_ms + clientPatience_ms(of.request.headers, filter?.qos);
     const client = { key_id: key.id, patient_until_ms };
@@ -113,6 +116,7 @@ export class ProxiedRequest {
       replica,
       client: this.#client,
       may_wait: this.#search.may_wait,
+      trace: this.#trace?.attempt(replica),
       continues: request && { stream: this.#stream!, request },
       openStream: (head: PassedHead) => this.#openStream(replica, head),
       onRelease: () => this.#services.waiting.line.wake(),
@@ -472,6 +476,7 @@ export class ProxiedRequest {
     // What no device computes says nothing of how long a model takes.
     const served_model = this.#of.endpoint.computes ? record.served_model : undefined;
     this.#continuations?.release();
+    this.#trace?.end(record);
     metrics.answered(record);
     if (status < 300 && served_model !== undefined) {
       serviceTimes.answered(served_model, record);

@@ -5,6 +5,7 @@ import type { GatewayMetrics } from '../metrics.ts';
 import type { Router } from '../routing/router.ts';
 import type { ServiceTimes } from '../routing/service-times.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
+import type { Tracing } from '../telemetry/tracing.ts';
 import type { PromptTracer } from '../trace/prompt-tracer.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
@@ -25,6 +26,8 @@ export interface ProxyServices {
   demand: DemandMeter;
   /** Absent: nothing is kept of prompts. */
   tracer?: PromptTracer | undefined;
+  /** Absent: requests are not traced. */
+  tracing?: Tracing | undefined;
   defragmenter: Defragmenter;
   waiting: Waiting;
 }

@@ -7,7 +7,8 @@ export interface AnswerReceiver {
   onHead(head: AnswerHead): void;
   /** False pauses the connection until `resume`. */
   onBody(bytes: Buffer): boolean;
-  onEnd(): void;
+  /** @param trailers names in lower case, each followed by its value */
+  onEnd(trailers: readonly string[]): void;
   onError(error: Error): void;
 }
 
@@ -142,14 +143,14 @@ export class Connection implements AnswerEvents, WayEvents {
     this.#way!.pause();
   }
 
-  onEnd(reusable: boolean): void {
+  onEnd(reusable: boolean, trailers: readonly string[]): void {
     const receiver = this.#receiver;
     this.#receiver = undefined;
     this.resume();
     // Who answers before it has the whole request may take the rest of it for the next.
     if (reusable && !this.#gone && !this.#sending) this.#owner.idle(this);
     else this.lost(new Error('the connection cannot be used again'));
-    receiver?.onEnd();
+    receiver?.onEnd(trailers);
   }
 
   read(bytes: Buffer): void {

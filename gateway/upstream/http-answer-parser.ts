@@ -11,8 +11,9 @@ export interface AnswerEvents {
   /**
    * The answer is whole; `reusable` where another request may follow on this connection. Nothing of a chunk of
    * bytes is ever parsed after this was called for it: what is behind an answer must not pass for the next one.
+   * @param trailers names in lower case, each followed by its value
    */
-  onEnd(reusable: boolean): void;
+  onEnd(reusable: boolean, trailers: readonly string[]): void;
 }
 
 /** Bounds of one answer's head, of a chunk's size line with its extensions, and of all trailer fields together. */
@@ -30,6 +31,7 @@ const CR = 13;
 const LF = 10;
 const headEnd = Buffer.from('\r\n\r\n');
 const empty = Buffer.alloc(0);
+const none: readonly string[] = [];
 
 type State = 'head' | 'length' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer';
 
@@ -50,6 +52,7 @@ export class HttpAnswerParser {
   #expecting = false;
   #interim = 0;
   #trailer_bytes = 0;
+  #trailers: string[] | undefined;
   /** Seconds an idle connection may live, as the peer said last. */
   idle_s: number | undefined;
 
@@ -75,7 +78,9 @@ export class HttpAnswerParser {
       const next = this.#step(bytes, at);
       if (!this.#expecting) {
         const surplus = next < bytes.length;
-        this.#events.onEnd(this.#keepAlive && !surplus);
+        const trailers = this.#trailers ?? none;
+        this.#trailers = undefined;
+        this.#events.onEnd(this.#keepAlive && !surplus, trailers);
         // The answer itself was whole; the connection is not to be trusted with another.
         if (surplus) throw new Error('bytes came behind the answer');
         return;
@@ -207,7 +212,7 @@ export class HttpAnswerParser {
     return end + 1;
   }
 
-  /** Trailer fields are read over; an empty line ends the answer. */
+  /** An empty line ends trailer fields and answer. */
   #trailer(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(LF, at);
     const length = (end === -1 ? bytes.length : end + 1) - at;
@@ -218,7 +223,10 @@ export class HttpAnswerParser {
     const line = bytes.toString('latin1', at, end);
     if (line === '\r') this.#finish();
     else if (!line.endsWith('\r')) throw new Error('a trailer field is malformed');
-    else fieldOf(line.slice(0, -1));
+    else {
+      this.#trailers ??= [];
+      this.#trailers.push(...fieldOf(line.slice(0, -1)));
+    }
     return end + 1;
   }
 

@@ -68,10 +68,10 @@ export class Call implements AnswerReceiver {
     return this.#receiver.onBody(bytes);
   }
 
-  onEnd(): void {
+  onEnd(trailers: readonly string[]): void {
     if (this.#over) return;
     this.#over = true;
-    this.#receiver.onEnd();
+    this.#receiver.onEnd(trailers);
   }
 
   onError(error: Error): void {

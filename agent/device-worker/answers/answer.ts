@@ -6,7 +6,8 @@
 import type { ServerResponse } from 'node:http';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { continuation } from '../../../spec/wire.ts';
+import { continuation, headers } from '../../../spec/wire.ts';
+import { formatTimings } from '../../../spec/worker-timings.ts';
 import { replyError, sendJson, streamErrorBody } from '../http/replies.ts';
 import type { Models } from '../models.ts';
 import { EventStream } from './event-stream.ts';
@@ -44,6 +45,8 @@ export interface AnswerContext {
   response: ServerResponse;
   headers: Record<string, string>;
   token_ids: boolean;
+  /** Who asks wants to know where the time went. */
+  timings: boolean;
   /** As in `headers.cache_scope`. */
   cache_scope: string | undefined;
   slow_client_ms: number;
@@ -93,6 +96,10 @@ function extension(generation: Generation, request: GenerationRequest) {
   };
 }
 
+function timingsOf(generation: Generation, { timings }: AnswerContext): Record<string, string> {
+  return timings ? { [headers.timings]: formatTimings(generation.timings) } : {};
+}
+
 /** An answer that is sent at its end, in one piece. */
 class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   generation!: Generation;
@@ -130,7 +137,7 @@ class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
         usage: usageOf(generation),
         ...(context.token_ids ? extension(generation, request) : {}),
       },
-      context.headers,
+      { ...context.headers, ...timingsOf(generation, context) },
     );
   }
 
@@ -212,7 +219,7 @@ class StreamedAnswer<D extends ChoiceDelta> implements GenerationListener {
     this.#over = true;
     if (this.#request.parameters.include_usage)
       this.#stream.write({ ...this.#head, choices: [], usage: usageOf(this.generation) });
-    this.#stream.end();
+    this.#stream.end(timingsOf(this.generation, this.#context));
   }
 
   #write(index: number, event: TextEvent): void {

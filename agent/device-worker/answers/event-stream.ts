@@ -59,8 +59,10 @@ export class EventStream {
     this.#send(`data: ${JSON.stringify(value)}\n\n`);
   }
 
-  end(): void {
+  /** @param trailers fields behind the last event */
+  end(trailers: Record<string, string>): void {
     clearTimeout(this.#timer);
+    this.#response.addTrailers(trailers);
     this.#response.end('data: [DONE]\n\n');
   }
 

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type ContinuedChoice, continuation } from '../../../spec/wire.ts';
+import type { WorkerTimings } from '../../../spec/worker-timings.ts';
 import { ReasoningMeter } from '../../text/output/reasoning-meter.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { GrammarConstraint, TokenOutput } from '../compute/messages.ts';
@@ -73,6 +74,9 @@ export class Generation {
   readonly #choices: Choice[];
   readonly #stopTokens: ReadonlySet<number>;
   readonly #answer = ++answers;
+  readonly #arrived_ms = performance.now();
+  #begun_ms: number | undefined;
+  #firstToken_ms: number | undefined;
   #admitted = 0;
   /** The answer is under way: what it still needs is let in. */
   #begun = false;
@@ -116,6 +120,18 @@ export class Generation {
     if (continued?.prompt_digest !== undefined && continued.prompt_digest !== this.prompt_digest)
       invalid(continuation.continue, 'belongs to another prompt: its digest differs');
     this.cached_tokens = continued?.cached_tokens ?? 0;
+  }
+
+  /** Where the time went until now. */
+  get timings(): WorkerTimings {
+    const [arrived_ms, begun_ms, first_ms] = [this.#arrived_ms, this.#begun_ms, this.#firstToken_ms];
+    const timings: WorkerTimings = {};
+    if (begun_ms === undefined) return timings;
+    timings.queue = begun_ms - arrived_ms;
+    if (first_ms === undefined) return timings;
+    timings.prefill = first_ms - begun_ms;
+    timings.decode = performance.now() - first_ms;
+    return timings;
   }
 
   /** Names the prompt's tokens; another tokenizer, template or date gives another digest. */
@@ -190,6 +206,7 @@ export class Generation {
   /** The answer may begin; choices that were complete when they were handed over end now. */
   #begin(): void {
     this.#begun = true;
+    this.#begun_ms = performance.now();
     this.#listener.admitted();
     for (const choice of this.#choices) {
       if (choice.done || choice.ending === undefined) continue;
@@ -273,6 +290,7 @@ export class Generation {
       this.cached_tokens += output.cached_tokens ?? 0;
     if (output.prompt_logprobs) this.#listener.prompt(choice.index, output.prompt_logprobs);
     if (output.token || output.finish !== undefined) this.#startOthers(choice);
+    if (output.token) this.#firstToken_ms ??= performance.now();
     if (output.token && choice.again > 0) {
       choice.again--;
       choice.text.describe(output.token);

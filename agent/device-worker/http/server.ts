@@ -165,6 +165,7 @@ export class WorkerServer {
         [headerNames.model]: config.name,
       },
       token_ids: request.headers[headerNames.token_ids] === '1',
+      timings: request.headers[headerNames.timings] === '1',
       cache_scope: typeof scope === 'string' ? scope : undefined,
       slow_client_ms: this.#workerLimits.slow_client_ms,
       admit: (sequences) => this.#admit(model, sequences, request.headers[headerNames.at_once] === '1'),
