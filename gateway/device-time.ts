@@ -9,10 +9,17 @@ export class DeviceTime {
   readonly #now_ms: () => number;
   #requests = 0;
   #clock_ms = 0;
+  #busy_ms = 0;
   #at_ms = 0;
 
   constructor(now_ms: () => number = () => performance.now()) {
     this.#now_ms = now_ms;
+  }
+
+  /** Time in which there was a request at least, s. */
+  get busy_s(): number {
+    this.#turn();
+    return this.#busy_ms / 1000;
   }
 
   /** @returns ends the request's use, and tells its share, s; to be called once */
@@ -29,7 +36,10 @@ export class DeviceTime {
 
   #turn(): void {
     const now_ms = this.#now_ms();
-    if (this.#requests > 0) this.#clock_ms += (now_ms - this.#at_ms) / this.#requests;
+    if (this.#requests > 0) {
+      this.#clock_ms += (now_ms - this.#at_ms) / this.#requests;
+      this.#busy_ms += now_ms - this.#at_ms;
+    }
     this.#at_ms = now_ms;
   }
 }

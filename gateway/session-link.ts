@@ -16,6 +16,7 @@ import type { Heartbeat, ModelWeights } from '../spec/agent-state.ts';
 import type { ErrorCode } from '../spec/errors/registry.ts';
 import { provenProviderOf, type SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
+import { DeviceEnergy } from './device-energy.ts';
 import { DeviceTime } from './device-time.ts';
 import { deviceWords } from './routing/replica.ts';
 import { SilenceTimer } from './silence-timer.ts';
@@ -54,9 +55,8 @@ export interface LinkEvents {
 /** The way to one session: connections for requests, and the watch stream that tells whether it lives. */
 export class SessionLink {
   readonly facts: SessionFacts;
-  /** What its devices may take together by the catalog, W; undefined where it does not know them. */
-  readonly rated_w: number | undefined;
   readonly deviceTime = new DeviceTime();
+  readonly deviceEnergy: DeviceEnergy;
   /** The `host` field of requests to it. */
   readonly host: string;
   #record: SessionRecord;
@@ -85,7 +85,7 @@ export class SessionLink {
     if (devices.length > 0) this.facts.devices = deviceWords(devices);
     const provider_id = provenProviderOf(record, Date.now());
     if (provider_id !== undefined) this.facts.provider_id = provider_id;
-    this.rated_w = ratedPower_w(devices);
+    this.deviceEnergy = new DeviceEnergy(this.deviceTime, ratedPower_w(devices));
     if (engine !== undefined) this.facts.engine = engine;
     if (deployment !== undefined) this.facts.deployment = deployment;
     if (job_id !== undefined) this.facts.job_id = job_id;
@@ -236,6 +236,7 @@ export class SessionLink {
         last_ms = now_ms;
         if (heartbeat.at_ms !== undefined)
           this.#ahead_ms = [...this.#ahead_ms.slice(1 - compared_heartbeats), heartbeat.at_ms - Date.now()];
+        this.deviceEnergy.take(heartbeat.energy);
         this.#events.heartbeat(this, heartbeat);
       }
     }
@@ -299,13 +300,20 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
   }
   if (heartbeat.at_ms !== undefined && !Number.isFinite(heartbeat.at_ms))
     throw new Error('a heartbeat holds an impossible time');
+  const { energy } = heartbeat;
+  if (energy !== undefined && !(isAmount(energy.joules) && isAmount(energy.at_ms)))
+    throw new Error('a heartbeat holds an impossible energy');
   for (const load of heartbeat.models) {
     for (const count of [load.running, load.waiting, load.max_sequences]) {
       if (!Number.isSafeInteger(count) || count < 0) throw new Error('a heartbeat holds an impossible count');
     }
     const { bytes, resident_bytes, load_bytes_per_s, promised_share = 0 } = load.weights ?? noWeights;
     for (const size of [bytes, resident_bytes, load_bytes_per_s, promised_share])
-      if (!Number.isFinite(size) || size < 0) throw new Error('a heartbeat holds an impossible size');
+      if (!isAmount(size)) throw new Error('a heartbeat holds an impossible size');
   }
   return heartbeat;
+}
+
+function isAmount(value: number): boolean {
+  return Number.isFinite(value) && value >= 0;
 }

@@ -63,6 +63,53 @@ export function listNvidiaGpus(): NvmlGpu[] | undefined {
   }
 }
 
+const energyCall = 'nvmlDeviceGetTotalEnergyConsumption';
+/** What GPUs have taken of energy since their driver was loaded (Volta and later). */
+export class NvmlEnergy {
+  readonly #nvml: Nvml;
+  readonly #count: KoffiFunc;
+  readonly #devices: readonly unknown[];
+
+  private constructor(nvml: Nvml, count: KoffiFunc, devices: readonly unknown[]) {
+    this.#nvml = nvml;
+    this.#count = count;
+    this.#devices = devices;
+  }
+
+  /**
+   * @param uuids of whole GPUs: a MIG slice has no counter of its own
+   * @throws NvmlError where one of them has no counter, or the driver does not work
+   */
+  static open(uuids: readonly string[]): NvmlEnergy | undefined {
+    const library = loadLibrary();
+    if (!library) return undefined;
+    const nvml = bind(library);
+    nvml.check('nvmlInit_v2', nvml.init());
+    // What only this needs: older drivers, and doubles of the library, may be without it.
+    const handleOf = library.func('nvmlDeviceGetHandleByUUID', 'int', ['str', koffi.out('void **')]);
+    const count = library.func(energyCall, 'int', ['void *', koffi.out('uint64_t *')]);
+    const devices = uuids.map((uuid) => {
+      const handle: [unknown] = [null];
+      nvml.check('nvmlDeviceGetHandleByUUID', handleOf(uuid, handle));
+      return handle[0];
+    });
+    const energy = new NvmlEnergy(nvml, count, devices);
+    energy.read_j();
+    return energy;
+  }
+
+  /** Joules of all of them together. @throws NvmlError */
+  read_j(): number {
+    let sum_mj = 0;
+    for (const device of this.#devices) {
+      const millijoules: [number | bigint] = [0];
+      this.#nvml.check(energyCall, this.#count(device, millijoules));
+      sum_mj += Number(millijoules[0]);
+    }
+    return sum_mj / 1000;
+  }
+}
+
 function loadLibrary(): LibraryHandle | undefined {
   for (const name of library_names) {
     try {
@@ -76,6 +123,7 @@ function loadLibrary(): LibraryHandle | undefined {
 }
 
 type Nvml = ReturnType<typeof bind>;
+type KoffiFunc = ReturnType<LibraryHandle['func']>;
 
 function bind(library: LibraryHandle) {
   const memory = koffi.struct({ total: 'uint64_t', free: 'uint64_t', used: 'uint64_t' });

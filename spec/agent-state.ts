@@ -2,6 +2,7 @@
  * What a node agent reports about itself: to `<launch_folder>/<node>.state.json` (whole file, renamed into
  * place on every change) and at `GET /hpcserve/v1/state`.
  */
+import type { EnergyReading } from './energy.ts';
 import type { StageTime } from './engine-contract.ts';
 import type { ErrorJson } from './errors/error.ts';
 import type { MovesReport } from './moves-report.ts';
@@ -112,6 +113,8 @@ export interface Heartbeat {
   sequence: number;
   /** When it was sent, Unix ms by the clock of the node; agents of earlier versions do not say. */
   at_ms?: number;
+  /** Of the session's devices; absent: nothing is measured. */
+  energy?: EnergyReading | undefined;
   models: ModelLoad[];
 }
 

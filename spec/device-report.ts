@@ -9,6 +9,7 @@ import { poolReportSchema } from './pool-report.ts';
 const count = z.int().min(0);
 const bytes = z.number().min(0);
 const duration_ms = z.number();
+const joules = z.number().min(0);
 
 const instanceSchema = z.object({
   model: z.string(),
@@ -108,6 +109,8 @@ export const deviceReportSchema = z.object({
     )
     .default([]),
   scheduler: schedulerSchema,
+  /** Of the device since its agent began, or why it is not measured; absent: of an earlier version. */
+  energy: z.union([z.object({ joules, at_ms: duration_ms }), z.object({ because: z.string() })]).optional(),
   /** Answers that moved to other workers with their KV, and came so; absent where they cannot. */
   moves: movesReportSchema.optional(),
   /** Newest last. */

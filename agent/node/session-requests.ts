@@ -303,7 +303,13 @@ async function report(unit: UnitSupervisor, path: string, response: ServerRespon
     if (upstream?.kind !== 'socket') throw new Error('no device worker runs for it now');
     const { status, text } = await fetchText(upstream, path, report_ms);
     if (status !== 200) throw new Error(`its worker answers ${status}`);
-    answerJson(response, 200, JSON.parse(text));
+    const { because } = unit.energy;
+    const energy = because === undefined ? unit.energy.read() : { because };
+    answerJson(
+      response,
+      200,
+      path === agentPaths.device ? { ...JSON.parse(text), energy } : JSON.parse(text),
+    );
   } catch (error) {
     const what = `${unit.name} gives no report`;
     answerError(
@@ -330,6 +336,7 @@ function watch(
       session_id: sessionId,
       sequence: sequence++,
       at_ms: Date.now(),
+      energy: unit?.energy.read(),
       models: unit?.loads() ?? [],
     };
     response.write(`${JSON.stringify(heartbeat)}\n`);

@@ -8,6 +8,7 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts';
 import { clientPaths } from '../../spec/wire.ts';
 import { adapterOf } from '../adapters/index.ts';
+import { EnergyMeter } from '../devices/energy-meter.ts';
 import { AnswerPace } from './answer-pace.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
@@ -84,6 +85,7 @@ export class UnitSupervisor {
     pace: new AnswerPace(),
     unanswered: new Set(),
   };
+  #energy: EnergyMeter | undefined;
   #session: LocalSession | undefined;
   #process: ServingProcess | undefined;
   #error: HpcserveError | undefined;
@@ -113,6 +115,17 @@ export class UnitSupervisor {
   /** The group of the device whose worker it looks after. */
   get group(): UnitGroup {
     return this.#options.group;
+  }
+
+  /** What its devices take. */
+  get energy(): EnergyMeter {
+    if (!this.#energy) {
+      this.#energy = new EnergyMeter(this.group.devices.map(({ description }) => description));
+      const { because } = this.#energy;
+      const facts = { unit: this.name, because };
+      this.#options.log.info(facts, because === undefined ? 'energy is measured' : 'energy is not measured');
+    }
+    return this.#energy;
   }
 
   /** Its device worker, while that lives. */

@@ -68,6 +68,7 @@ export class ProxiedRequest {
   #endUse: (() => number) | undefined;
   #device_s = 0;
   #energy_j: number | undefined;
+  #isEnergyEstimated = false;
   /** Others were asked to give way to it: once is enough. */
   #askedForRoom = false;
   /** While nobody goes on with the stream. */
@@ -500,9 +501,12 @@ export class ProxiedRequest {
     const share_s = this.#endUse?.();
     if (share_s === undefined) return;
     this.#endUse = undefined;
-    const { facts, rated_w } = this.#attempt!.replica.session;
+    const { facts, deviceEnergy } = this.#attempt!.replica.session;
     this.#device_s += share_s * (facts.device_count ?? 1);
-    if (rated_w !== undefined) this.#energy_j = (this.#energy_j ?? 0) + share_s * rated_w;
+    const { power } = deviceEnergy;
+    if (!power) return;
+    this.#energy_j = (this.#energy_j ?? 0) + share_s * power.watts;
+    if (!power.measured) this.#isEnergyEstimated = true;
   }
 
   /** Of an answer that its client does not wait for: it costs what it has cost, as far as that is known. */
@@ -552,7 +556,7 @@ export class ProxiedRequest {
       finish_reason: outcome.finish_reason,
       device_s: this.#attempt && this.#device_s,
       energy_j: this.#energy_j,
-      energy_estimated: this.#energy_j !== undefined,
+      energy_estimated: this.#isEnergyEstimated,
       error_code: outcome.error_code,
       counts_only: isCounted,
       trace: replica && !isCounted && endpoint.computes ? tracer?.traceOf(parsed) : undefined,

@@ -23,6 +23,7 @@ import {
   sessionTlsServerOptions,
 } from '../../mesh/index.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
+import type { EnergyReading } from '../../spec/energy.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KeySettings } from '../../spec/key-settings.ts';
 import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts';
@@ -61,6 +62,8 @@ export class TestSession {
   /** What it tells the gateway of how its device is shared. */
   shares: Answer = (_request, response) => void response.writeHead(404).end();
   load: Partial<ModelLoad> = {};
+  /** What the counters of its devices say; absent: it has none. */
+  energy: (() => EnergyReading) | undefined;
   /** What it says on each new connection, unasked. */
   greeting: string | undefined;
 
@@ -193,7 +196,7 @@ export class TestSession {
         ...this.load,
       };
       response.write(
-        `${JSON.stringify({ session_id: this.own.id, sequence: this.#sequence++, models: [load] })}\n`,
+        `${JSON.stringify({ session_id: this.own.id, sequence: this.#sequence++, energy: this.energy?.(), models: [load] })}\n`,
       );
     };
     send();

@@ -29,6 +29,20 @@ int nvmlDeviceGetHandleByIndex_v2(uint32_t index, void **handle) {
   *handle = handles + index;
   return success;
 }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+  if (strcmp(uuid, "GPU-0") != 0 && strcmp(uuid, "GPU-2") != 0) return not_found;
+  *handle = handles + (uuid[4] - '0');
+  return success;
+}
+/* Each GPU has taken 5,000,000,000 J before, beyond 32 bits, and takes 1.5 J from one question to the next. */
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules) {
+  static unsigned long long taken[8];
+#ifdef OLD_GPU
+  return not_supported;
+#endif
+  *millijoules = 5000000000000ull + (taken[number(handle)] += 1500);
+  return success;
+}
 int nvmlDeviceGetName(void *handle, char *name, uint32_t bytes) {
   snprintf(name, bytes, number(handle) < 3 ? "NVIDIA H200" : "NVIDIA H200 MIG 1g.18gb");
   return success;

@@ -20,6 +20,21 @@ function listGpus(folder: string): unknown {
   return JSON.parse(output);
 }
 
+/** What a meter of these GPUs reads, four times, in such a process. */
+function meter(folder: string, uuids: readonly string[]): unknown {
+  const devices = uuids.map((uuid) => ({ kind: 'gpu', model: 'H200', memory_bytes: 1, isa: [], uuid }));
+  const code = `import { EnergyMeter } from ${JSON.stringify(new URL('../agent/devices/energy-meter.js', built).href)};
+    let now_ms = 0;
+    const meter = new EnergyMeter(${JSON.stringify(devices)}, '/', () => now_ms);
+    const readings = [];
+    for (const at_ms of [1000, 1900, 2000, 3000]) { now_ms = at_ms; readings.push(meter.read()); }
+    console.log(JSON.stringify({ readings, because: meter.because }));`;
+  const env = { ...process.env, LD_LIBRARY_PATH: folder };
+  return JSON.parse(
+    execFileSync(process.execPath, ['--input-type=module', '-e', code], { env, encoding: 'utf8' }),
+  );
+}
+
 describe.skipIf(needs !== '')(`NVML${needs}`, () => {
   test('lists GPUs this job may open, and the slices of those in MIG mode', async () => {
     await using scratch = await scratchFolder();
@@ -60,6 +75,30 @@ describe.skipIf(needs !== '')(`NVML${needs}`, () => {
     expect(listGpus(scratch.path)).toEqual({
       name: 'NvmlError',
       message: 'nvmlInit_v2: Unknown Error (999)',
+    });
+  });
+
+  test('the energy of GPUs is counted from the start of the agent, and asked once a second at most', async () => {
+    await using scratch = await scratchFolder();
+    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
+    execFileSync('cc', ['-shared', '-fPIC', '-o', join(scratch.path, 'libnvidia-ml.so.1'), source]);
+    const first = { joules: 3, at_ms: 1000 };
+    expect(meter(scratch.path, ['GPU-0', 'GPU-2'])).toEqual({
+      readings: [first, first, { joules: 6, at_ms: 2000 }, { joules: 9, at_ms: 3000 }],
+    });
+    expect(meter(scratch.path, ['GPU-0', 'GPU-7'])).toMatchObject({
+      readings: [null, null, null, null],
+      because: 'nvmlDeviceGetHandleByUUID: Something (6)',
+    });
+  });
+
+  test('a GPU without such a counter says so', async () => {
+    await using scratch = await scratchFolder();
+    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
+    const library = join(scratch.path, 'libnvidia-ml.so.1');
+    execFileSync('cc', ['-shared', '-fPIC', '-DOLD_GPU', '-o', library, source]);
+    expect(meter(scratch.path, ['GPU-0'])).toMatchObject({
+      because: 'nvmlDeviceGetTotalEnergyConsumption: Something (3)',
     });
   });
 });
