@@ -66,7 +66,7 @@ function spanJson(span: Span): object {
 
 /** As text: a 64-bit number is no number of JSON. */
 function nanoseconds(time_ms: number): string {
-  return String(BigInt(Math.round(time_ms * 1000)) * 1000n);
+  return `${Math.round(time_ms * 1000)}000`;
 }
 
 function attributesJson(attributes: Attributes): object[] {

@@ -26,11 +26,23 @@ export function formatTraceparent({ trace_id, span_id, sampled }: TraceContext):
 }
 
 export function newSpanId(): string {
-  return randomBytes(8).toString('hex');
+  return randomHex(8);
 }
 
 export function newTraceId(): string {
-  return randomBytes(16).toString('hex');
+  return randomHex(16);
+}
+
+/** Asking the system for each id costs as much as all else of a span. */
+const pool = { bytes: Buffer.alloc(0), at: 0 };
+
+function randomHex(bytes: number): string {
+  if (pool.at + bytes > pool.bytes.length) {
+    pool.bytes = randomBytes(4096);
+    pool.at = 0;
+  }
+  pool.at += bytes;
+  return pool.bytes.toString('hex', pool.at - bytes, pool.at);
 }
 
 /**
