@@ -1,22 +1,13 @@
 /** The README's commands, typed as they stand and in order, by somebody who has nothing else. */
 import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type IPty, spawn as spawnPty } from 'node-pty';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import { stopCluster } from '../cluster/cluster.ts';
 import { testClusterName } from '../cluster/shared.ts';
-
-const readme = readFileSync(join(packageRoot, 'README.md'), 'utf8');
-
-/** The blocks of code below a heading. */
-function blocksBelow(heading: string): string[] {
-  const [, section] = readme.split(`\n## ${heading}\n`);
-  expect(section, heading).toBeDefined();
-  return [...section!.split('\n## ')[0]!.matchAll(/^```\n(.*?)^```$/gms)].map(([, text]) => text!);
-}
+import { blocksBelow, Terminal } from './readme-shell.ts';
 
 /** What is typed in a block, and what it prints there. */
 interface Step {
@@ -31,42 +22,6 @@ function stepsOf(block: string): Step[] {
     else steps.at(-1)!.shown.push(line);
   }
   return steps;
-}
-
-/** A shell in a terminal, at which lines are typed. */
-class Terminal {
-  readonly #pty: IPty;
-  #screen = '';
-
-  constructor(argv: readonly string[], environment: Record<string, string | undefined>) {
-    const [program = '', ...args] = argv;
-    this.#pty = spawnPty(program, args, { cols: 200, rows: 50, cwd: packageRoot, env: environment });
-    this.#pty.onData((text) => {
-      this.#screen += text;
-    });
-  }
-
-  /** Types a line, and waits for its end. @returns what it printed, and its exit code */
-  async type(line: string): Promise<{ text: string; code: number }> {
-    const from = this.#screen.length;
-    // A line of its own, so that what is typed stays as it stands.
-    this.#pty.write(`${line}\recho "[exit $?]"\r`);
-    const ended = /^\[exit (\d+)\]\r?$/m;
-    await vi.waitFor(() => expect(this.#screen.slice(from)).toMatch(ended), {
-      timeout: 90_000,
-      interval: 100,
-    });
-    const text = this.#screen.slice(from).replaceAll(/\x1b\[[\d;?]*[a-zA-Z]|\r/g, '');
-    return { text, code: Number(ended.exec(text)![1]) };
-  }
-
-  async waitFor(words: RegExp): Promise<void> {
-    await vi.waitFor(() => expect(this.#screen).toMatch(words), { timeout: 60_000, interval: 100 });
-  }
-
-  close(): void {
-    this.#pty.kill('SIGHUP');
-  }
 }
 
 /** Without what differs from run to run and from machine to machine: numbers, folders, the kernels of a CPU. */

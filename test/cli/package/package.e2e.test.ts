@@ -1,5 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import {
+  copyFileSync,
   cpSync,
   existsSync,
   mkdirSync,
@@ -11,20 +12,23 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join, relative } from 'node:path';
+import { basename, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../../host/package-root.ts';
 import { fabricLibraryPath, transferLibraryPath } from '../../../native/fabric/library-files.ts';
+import { UserHome } from '../../cluster/user-home.ts';
+import { blocksBelow } from '../../e2e/readme-shell.ts';
 import { OldSystem, oldSystemTools } from './old-system.ts';
 
 const root = fileURLToPath(new URL('../../..', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-archive-'));
 const opt = join(folder, 'opt');
 const tools = await oldSystemTools();
+let archive: string;
 
 beforeAll(() => {
-  const archive = execFileSync(process.execPath, [join(root, 'dist/cli/package/main.js'), '--out', folder], {
+  archive = execFileSync(process.execPath, [join(root, 'dist/cli/package/main.js'), '--out', folder], {
     encoding: 'utf8',
     stdio: ['ignore', 'pipe', 'inherit'],
   }).trim();
@@ -150,6 +154,51 @@ describe('npm run package', () => {
     const stopped = hpcserve('stop', 'archived', '--site', 'local', '--yes');
     expect(stopped.status, stopped.stderr).toBe(0);
   }, 120_000);
+});
+
+/** As the README says, typed as it stands by a user of a cluster who has the archive and nothing else of ours. */
+describe('the archive on a cluster', () => {
+  let home: UserHome;
+  const typed = (lines: string) => home.run(['/bin/bash', '-e', '-c', `unset HPCSERVE_SITE\n${lines}`]);
+  const asLater = 'export PATH=~/.local/bin:"$PATH"\n';
+
+  beforeAll(async () => {
+    home = await UserHome.open();
+    const own = join(home.folder, basename(archive));
+    copyFileSync(archive, own);
+    home.own(own);
+    home.write('model.yaml', {
+      name: 'demo',
+      models: [
+        {
+          name: 'demo-model',
+          source: './toy.gguf',
+          engine: 'native',
+          devices: { kind: 'cpu' },
+          cpu_threads: 1,
+          context_tokens: 512,
+          max_sequences: 2,
+        },
+      ],
+    });
+  }, 120_000);
+  afterAll(async () => {
+    await typed(`${asLater}hpcserve stop --all --yes`);
+    await home?.close();
+  }, 120_000);
+
+  it('is unpacked, linked, and serves, by the commands of the README', async () => {
+    const [made, block] = blocksBelow('On a cluster');
+    expect(made).toContain(basename(archive));
+    const said = await typed(block!);
+    expect(said.code, `${said.stdout}\n${said.stderr}`).toBe(0);
+    expect(said.stdout).toMatch(/\/sites\/\S+\.yaml/);
+    expect(said.stdout).not.toContain('FAILED');
+    const chat = await typed(`${asLater}hpcserve chat demo-model --max-tokens 4 hello`);
+    expect(chat.code, chat.stderr).toBe(0);
+    const which = await typed(`${asLater}command -v hpcserve`);
+    expect(which.stdout.trim()).toBe(join(home.folder, '.local/bin/hpcserve'));
+  }, 240_000);
 });
 
 describe.skipIf(!tools.ready)('the archive on Debian 11', () => {
