@@ -153,3 +153,10 @@ it('a method that a path does not take is refused with those that it takes', asy
     expect(headers.get('allow')).toContain(allowed);
   }
 });
+
+it('a key may stand where clients of other APIs put it', async () => {
+  for (const name of ['x-api-key', 'api-key']) {
+    const ask = (key: string) => fetch(`${stage.url}/v1/models`, { headers: { [name]: key } });
+    expect([(await ask(stage.key)).status, (await ask('hsk-wrong')).status], name).toEqual([200, 401]);
+  }
+});
