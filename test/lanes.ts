@@ -27,7 +27,7 @@ const alone: Readonly<Record<string, string>> = {
   'test/agent/adapters/vllm-memory.test.ts': real_vllm,
   'test/agent/node/vllm-life.test.ts': real_vllm,
   'test/failover/vllm.test.ts': real_vllm,
-  'test/conformance/tools/vllm.test.ts': real_vllm,
+  'test/conformance/vllm.test.ts': real_vllm,
 };
 
 /** Files that run, alone, only where a person names them: a whole run would take as much longer, in minutes. */

@@ -6,8 +6,10 @@ const program = fileURLToPath(new URL('../agent/adapters/tiny-model.py', import.
 /**
  * A model of less than a MB with random weights, as a Hugging Face folder.
  * @param python has torch and transformers
+ * @param plain says printable ASCII without spaces, and ends only where a grammar allows nothing else
  */
-export function writeTinyModel(python: string, folder: string, positions = 512): string {
-  execFileSync(python, [program, folder, String(positions)], { stdio: ['ignore', 'ignore', 'inherit'] });
+export function writeTinyModel(python: string, folder: string, positions = 512, plain = false): string {
+  const argv = [program, folder, String(positions), ...(plain ? ['plain'] : [])];
+  execFileSync(python, argv, { stdio: ['ignore', 'ignore', 'inherit'] });
   return folder;
 }

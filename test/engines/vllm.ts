@@ -19,8 +19,8 @@ export interface RealVllm {
   python: string;
   /** Of a launch. */
   engine_prefix: string[];
-  /** Writes a tiny model into a folder. */
-  model(folder: string): string;
+  /** Writes a tiny model into a folder; `plain` as `writeTinyModel` has it. */
+  model(folder: string, plain?: boolean): string;
   /** A unit that serves it. */
   unit(name: string, model_path: string, model?: Partial<ModelSpec>, unit?: Partial<UnitSpec>): UnitSpec;
   /** Of an agent. */
@@ -38,7 +38,7 @@ export function realVllm(): { vllm?: RealVllm; lacking: string } {
       python,
       engine_prefix,
       launch: { engine_prefix },
-      model: (folder) => writeTinyModel(python, folder, positions),
+      model: (folder, plain) => writeTinyModel(python, folder, positions, plain),
       unit: (name, model_path, model = {}, unit = {}) =>
         unitOf(
           {

@@ -1,6 +1,7 @@
 """Writes a tiny Llama with random weights (seeded) and a byte-level tokenizer as a Hugging Face folder.
 
-argv: the folder, and how many positions it has (512).
+argv: the folder, how many positions it has (512), and `plain` for one that says printable ASCII
+without spaces and ends only where nothing else is allowed.
 """
 
 import sys
@@ -11,6 +12,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 folder = sys.argv[1]
 positions = int(sys.argv[2]) if len(sys.argv) > 2 else 512
+plain = sys.argv[3:] == ["plain"]
 alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
 vocabulary = {symbol: index for index, symbol in enumerate(["<s>", "</s>", *alphabet])}
 tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -39,5 +41,13 @@ config = LlamaConfig(
     pad_token_id=1,
 )
 model = LlamaForCausalLM(config)
+if plain:
+    said = [vocabulary[chr(code)] for code in range(0x21, 0x7F)]
+    # The same in every token, and larger than all the rest: the head's weights for it are a bias.
+    model.model.embed_tokens.weight.data[:, 0] = 1
+    head = model.lm_head.weight.data
+    head *= 40
+    head[:, 0] = -5
+    head[said, 0] = 0
 model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=1)
 model.save_pretrained(folder)

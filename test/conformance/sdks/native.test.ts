@@ -13,11 +13,10 @@ describe.skipIf(sdks === undefined)(`at the native engine${lacking}`, () => {
   }, 60_000);
   afterAll(() => stage?.[Symbol.asyncDispose]());
 
-  testSdks(sdks!, () => ({
+  testSdks(sdks!, 'native', () => ({
     url: stage.url,
     key: stage.key,
     chat_model: 'tiny',
     tools_model: 'tools',
-    engine: 'native',
   }));
 });

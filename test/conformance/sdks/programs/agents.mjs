@@ -1,12 +1,14 @@
 // OpenAI's agents: by `responses`, which is their default, or by `chats`. By responses they take an answer that is cut
 // off for a failure, so a schema ends most answers here: a model with random weights does not by itself.
 import assert from 'node:assert/strict';
+import { inspect } from 'node:util';
 import { Agent, OpenAIProvider, Runner, tool } from '@openai/agents';
 import { z } from 'zod';
 import {
   bound_tokens,
   chat_model,
   digits,
+  engine,
   places,
   run,
   server,
@@ -47,6 +49,16 @@ await run({
   },
 
   async stream() {
+    if (way === 'responses' && engine === 'vllm') {
+      // It has lists among the details of its usage, which this client takes for no answer.
+      const stream = await runner.run(bound(chat_model), story, { stream: true });
+      const error = await thrownBy(async () => {
+        for await (const _ of stream.toTextStream());
+        await stream.completed;
+      });
+      assert.match(inspect(error), /inputTokensDetails/);
+      return;
+    }
     const whole = await runner.run(bound(chat_model), story);
     const stream = await runner.run(bound(chat_model), story, { stream: true });
     let text = '';
@@ -66,12 +78,21 @@ await run({
         return 'Fine.';
       },
     });
-    const calling = bound(tools_model, { tools: [weather] }, { toolChoice: 'weather' });
+    // Beside a schema vLLM makes no calls: there the result of the call is the end.
+    const calling =
+      engine === 'native'
+        ? bound(tools_model, { tools: [weather] }, { toolChoice: 'weather' })
+        : agent(
+            tools_model,
+            { tools: [weather], toolUseBehavior: 'stop_on_first_tool' },
+            { toolChoice: 'weather', maxTokens: bound_tokens },
+          );
     const { newItems, finalOutput } = await runner.run(calling, 'How is the weather?', { maxTurns: 4 });
     assert.ok(places.includes(called[0]));
     const kinds = newItems.map(({ type }) => type);
     assert.deepEqual(kinds.slice(0, 2), ['tool_call_item', 'tool_call_output_item']);
-    assert.ok(digits.includes(finalOutput.digit));
+    if (engine === 'native') assert.ok(digits.includes(finalOutput.digit));
+    else assert.equal(finalOutput, 'Fine.');
   },
 
   async schema() {

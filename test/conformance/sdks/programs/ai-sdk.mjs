@@ -75,6 +75,7 @@ await run({
     const weather = tool({
       description: 'The weather of a place',
       inputSchema: z.object({ place: z.enum(places) }),
+      strict: true,
       execute: async ({ place }) => `fine ${place}`,
     });
     const { steps } = await generateText({

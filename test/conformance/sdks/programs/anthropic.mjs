@@ -61,7 +61,13 @@ await run({
       {
         name: 'weather',
         description: 'The weather of a place',
-        input_schema: { type: 'object', properties: { place: { enum: places } }, required: ['place'] },
+        input_schema: {
+          type: 'object',
+          properties: { place: { enum: places } },
+          required: ['place'],
+          additionalProperties: false,
+        },
+        strict: true,
       },
     ];
     const ofTools = { ...asked, model: tools_model, max_tokens: bound_tokens, tools };

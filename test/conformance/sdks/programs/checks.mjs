@@ -18,8 +18,8 @@ export const story = 'Tell me a story.';
 export const story_tokens = 12;
 /** Asks for this much in order to break off. */
 export const long_tokens = 900;
-/** Tokens within which an answer that is bound to a small schema ends. */
-export const bound_tokens = 120;
+/** Tokens within which an answer that is bound to a small schema ends; the model at the wrapped engine has bytes. */
+export const bound_tokens = engine === 'native' ? 120 : 400;
 export const places = ['here', 'there'];
 export const digits = ['1', '2'];
 /** One pixel. */
@@ -46,9 +46,12 @@ export async function refusesImages(ask, statusOf = (error) => error.status) {
   assert.match(inspect(error), /image|multimodal/i);
 }
 
+const left_out = JSON.parse(process.env.HPCSERVE_TEST_LEFT_OUT);
+
 /** One JSON line a check. */
 export async function run(checks) {
   for (const [name, check] of Object.entries(checks)) {
+    if (left_out.includes(name)) continue;
     let failed = null;
     try {
       await check();

@@ -71,6 +71,7 @@ const checks = {
     const question = new HumanMessage('How is the weather?');
     const calling = model(tools_model, { maxTokens: bound_tokens }).bindTools([weather], {
       tool_choice: 'weather',
+      strict: true,
     });
     const answer = await calling.invoke([question]);
     const result = await weather.invoke({ ...answer.tool_calls[0], type: 'tool_call' });
