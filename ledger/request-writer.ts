@@ -2,6 +2,7 @@ import type Database from 'better-sqlite3';
 import { addHourSql, addSpentSql } from './accounting-schema.ts';
 import { HourSums, type Microseconds, wholeUnits } from './hour-sums.ts';
 import type { RequestRecord, SessionFacts } from './record.ts';
+import { SeriesIndex, type SeriesMembers } from './series-index.ts';
 import { SpentSums } from './spent-sums.ts';
 import type { Gap } from './tail/tail-line.ts';
 
@@ -25,10 +26,10 @@ export class RequestWriter {
   readonly #noteGap: Database.Statement;
   /** Rows of `sessions` by the gateway's own object, so that the hot path compares no strings. */
   #sessionRefs = new WeakMap<SessionFacts, number>();
-  readonly #seriesRefs = new Map<string, number>();
+  readonly #seriesRefs = new SeriesIndex();
   /** Of the open transaction: forgotten again if it rolls back. */
   #newSessions: SessionFacts[] = [];
-  #newSeries: string[] = [];
+  #newSeries: SeriesMembers[] = [];
 
   constructor(db: Database.Database) {
     this.#insert = db.prepare(
@@ -80,7 +81,7 @@ export class RequestWriter {
 
   rolledBack(): void {
     for (const session of this.#newSessions) this.#sessionRefs.delete(session);
-    for (const name of this.#newSeries) this.#seriesRefs.delete(name);
+    for (const series of this.#newSeries) this.#seriesRefs.remove(series);
     this.#forget();
   }
 
@@ -131,17 +132,15 @@ export class RequestWriter {
   }
 
   #seriesRef(record: RequestRecord): number {
+    const known = this.#seriesRefs.find(record);
+    if (known !== undefined) return known;
     const { session, key_id, user = '', project = '', endpoint, precision = '', served_model = '' } = record;
     const session_ref = session === undefined ? 0 : this.#sessionRef(session, record.time_ms);
     const model = session === undefined ? '' : record.model;
-    const name = `${session_ref}\0${key_id}\0${model}\0${served_model}\0${endpoint}\0${user}\0${project}\0${precision}`;
-    let ref = this.#seriesRefs.get(name);
-    if (ref !== undefined) return ref;
     const members = [key_id, user, project, endpoint, model, served_model, precision, session_ref];
-    ref = this.#findSeries.get(...members) as number | undefined;
+    let ref = this.#findSeries.get(...members) as number | undefined;
     ref ??= Number(this.#insertSeries.run(...members, record.limits_key_id ?? null).lastInsertRowid);
-    this.#newSeries.push(name);
-    this.#seriesRefs.set(name, ref);
+    this.#newSeries.push(this.#seriesRefs.add(record, ref));
     return ref;
   }
 

@@ -110,14 +110,16 @@ function loop_us(): number {
   return Number(readFileSync('/proc/thread-self/schedstat', 'utf8').split(' ')[0]) / 1000;
 }
 
-function write(ledger: Ledger, records: readonly RequestRecord[]): Promise<unknown> {
-  return Promise.all(records.map((record) => written(ledger, record)));
-}
-
-function written(ledger: Ledger, record: Parameters<Ledger['record']>[0]): Promise<void> {
-  return new Promise((resolve, reject) =>
-    ledger.record(record, (error) => (error ? reject(error) : resolve())),
-  );
+/** One promise for all of them: theirs is not the ledger's work. */
+function write(ledger: Ledger, records: readonly RequestRecord[]): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let left = records.length;
+    const committed = (error: Error | undefined): void => {
+      if (error) reject(error);
+      else if (--left === 0) resolve();
+    };
+    for (const record of records) ledger.record(record, committed);
+  });
 }
 
 /** By each dimension, by three, and of times that begin and end within an hour. */

@@ -8,6 +8,13 @@ const hour_ms = 3_600_000;
 /** Requests as a site of 200 users has them: a few of them ask for most, of six models on two nodes each. */
 export class Population {
   readonly #sessions: SessionFacts[][];
+  /** A gateway has the names of a key once, and so of a model; only the request's id is a string of its own. */
+  readonly #keys = Array.from({ length: users }, (_u, user) => ({
+    key_id: `key_${String(user).padStart(12, '0')}`,
+    user: `user${user}`,
+    project: `project${user % 40}`,
+  }));
+  readonly #models = Array.from({ length: models }, (_m, model) => `org/model-${model}`);
   readonly #first_ms: number;
   readonly #hours: number;
   #state: number;
@@ -40,6 +47,7 @@ export class Population {
     // The square makes few users ask for most.
     const user = Math.floor(users * this.#random() ** 2);
     const model = (user + Math.floor(2 * this.#random() ** 2)) % models;
+    const names = this.#keys[user]!;
     const session = this.#sessions[model]![Math.floor(nodes_each * this.#random())]!;
     const at = Number.isFinite(total) ? this.#count / total : 0;
     const prompt_tokens = Math.floor(4000 * this.#random() ** 2);
@@ -49,12 +57,12 @@ export class Population {
     return {
       request_id: `req_${this.#letters()}${(this.#count++).toString(36)}`,
       time_ms: this.#first_ms + Math.floor(at * this.#hours * hour_ms),
-      key_id: `key_${String(user).padStart(12, '0')}`,
-      user: `user${user}`,
-      project: `project${user % 40}`,
+      key_id: names.key_id,
+      user: names.user,
+      project: names.project,
       endpoint: '/v1/chat/completions',
-      model: `org/model-${model}`,
-      served_model: `org/model-${model}`,
+      model: this.#models[model]!,
+      served_model: this.#models[model]!,
       precision: 'bf16',
       session,
       status: 200,

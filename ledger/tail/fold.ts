@@ -108,7 +108,7 @@ export class Fold {
         const more = this.#reader!.read();
         if (more.length === 0) break;
         lines.push(...more);
-        records = lines.reduce((sum, { line }) => sum + (line?.records.length ?? 0), 0);
+        records += more.reduce((sum, { line }) => sum + (line?.records.length ?? 0), 0);
       }
       if (lines.length > 0) return { file: this.#file, lines };
       if (isLast) return undefined;
@@ -118,10 +118,10 @@ export class Fold {
 
   /** The file that the tables have a part of, or the first behind it. */
   #openNext(): boolean {
-    const from = Math.max(this.#file + 1, this.position().file);
-    const next = tailNumbers(this.#ledger).find((number) => number >= from);
+    const { file, bytes } = this.position();
+    const next = tailNumbers(this.#ledger).find((number) => number >= Math.max(this.#file + 1, file));
     if (next === undefined || !existsSync(tailFile(this.#ledger, next))) return false;
-    this.#reader = new TailReader(tailFile(this.#ledger, next));
+    this.#reader = new TailReader(tailFile(this.#ledger, next), next === file ? bytes : 0);
     this.#file = next;
     return true;
   }

@@ -4,6 +4,7 @@
  */
 import { wholeUnits } from '../hour-sums.ts';
 import type { RequestRecord, SessionFacts } from '../record.ts';
+import { SeriesIndex, type SeriesMembers } from '../series-index.ts';
 
 /** Records that waited while nothing could be written; see `gaps`. */
 export interface Gap {
@@ -64,10 +65,10 @@ interface Line {
 /** Writes lines of one file. */
 export class TailEncoder {
   readonly #sessions = new Map<SessionFacts, number>();
-  readonly #series = new Map<string, number>();
+  readonly #series = new SeriesIndex();
   /** First named in the last line. */
   #newSessions: SessionFacts[] = [];
-  #newSeries: { name: string; line: SeriesLine }[] = [];
+  #newSeries: SeriesMembers[] = [];
 
   /** A line, with its end. */
   encode(records: readonly RequestRecord[], gap?: Gap): string {
@@ -76,7 +77,8 @@ export class TailEncoder {
     const requests = records.map((record) => requestLine(this.#seriesOf(record), record));
     const line: Line = {
       sessions: this.#newSessions.length > 0 ? this.#newSessions : undefined,
-      series: this.#newSeries.length > 0 ? this.#newSeries.map((each) => each.line) : undefined,
+      series:
+        this.#newSeries.length > 0 ? this.#newSeries.map((series) => this.#seriesLine(series)) : undefined,
       requests,
       gap,
     };
@@ -86,42 +88,35 @@ export class TailEncoder {
   /** The last line was not written. */
   takeBack(): void {
     for (const session of this.#newSessions) this.#sessions.delete(session);
-    for (const { name } of this.#newSeries) this.#series.delete(name);
+    for (const series of this.#newSeries) this.#series.remove(series);
   }
 
   #seriesOf(record: RequestRecord): number {
-    const { key_id, limits_key_id, user, project, endpoint, served_model, precision } = record;
-    const session = record.session && this.#sessionOf(record.session);
-    const model = record.session && record.model;
-    const name = `${session}\0${key_id}\0${model}\0${served_model}\0${endpoint}\0${user}\0${project}\0${precision}`;
-    let series = this.#series.get(name);
-    if (series === undefined) {
-      series = this.#series.size;
-      this.#series.set(name, series);
-      const line: SeriesLine = [
-        session ?? null,
-        key_id,
-        limits_key_id ?? null,
-        user ?? null,
-        project ?? null,
-        endpoint,
-        model ?? null,
-        served_model ?? null,
-        precision ?? null,
-      ];
-      this.#newSeries.push({ name, line });
-    }
-    return series;
-  }
-
-  #sessionOf(session: SessionFacts): number {
-    let number = this.#sessions.get(session);
-    if (number === undefined) {
-      number = this.#sessions.size;
-      this.#sessions.set(session, number);
+    const known = this.#series.find(record);
+    if (known !== undefined) return known;
+    const { session } = record;
+    if (session && !this.#sessions.has(session)) {
+      this.#sessions.set(session, this.#sessions.size);
       this.#newSessions.push(session);
     }
+    const number = this.#series.size;
+    this.#newSeries.push(this.#series.add(record, number));
     return number;
+  }
+
+  #seriesLine(of: SeriesMembers): SeriesLine {
+    return [
+      of.session ? this.#sessions.get(of.session)! : null,
+      of.key_id,
+      of.limits_key_id ?? null,
+      of.user ?? null,
+      of.project ?? null,
+      of.endpoint,
+      // A name that a client made up is of its request alone.
+      of.session ? of.model : null,
+      of.served_model ?? null,
+      of.precision ?? null,
+    ];
   }
 }
 
@@ -168,26 +163,25 @@ export interface DecodedLine {
 /** Reads the lines of one file, from its first on. */
 export class TailDecoder {
   readonly #sessions: SessionFacts[] = [];
-  readonly #series: Pick<
-    RequestRecord,
-    | 'session'
-    | 'key_id'
-    | 'limits_key_id'
-    | 'user'
-    | 'project'
-    | 'endpoint'
-    | 'model'
-    | 'served_model'
-    | 'precision'
-  >[] = [];
+  readonly #series: SeriesMembers[] = [];
 
   /** @throws SyntaxError where it is not a line as it was written */
   decode(text: string): DecodedLine {
+    const line = this.#learn(text);
+    return { records: line.requests.map((each) => this.#recordOf(each)), gap: line.gap };
+  }
+
+  /** Takes what the lines behind this one name; nobody wants its records. @throws as `decode` */
+  skip(text: string): void {
+    this.#learn(text);
+  }
+
+  #learn(text: string): Line {
     const line: unknown = JSON.parse(text);
     if (!isLine(line)) throw new SyntaxError('not a line of the tail');
     if (line.sessions) this.#sessions.push(...line.sessions);
     for (const each of line.series ?? []) this.#addSeries(each);
-    return { records: line.requests.map((each) => this.#recordOf(each)), gap: line.gap };
+    return line;
   }
 
   #addSeries(line: SeriesLine): void {
@@ -208,23 +202,33 @@ export class TailDecoder {
   #recordOf(line: RequestLine): RequestRecord {
     const series = this.#series[line[0]];
     if (!series) throw new SyntaxError('a line of the tail names what no line before it has');
-    const [, request_id, time_ms, asked_model, status, stream, attempts] = line;
-    const [ttft_us, duration_us, device_us, energy_mj] = [line[11], line[12], line[13], line[14]];
+    const asked_model = line[3];
+    const ttft_us = line[11];
+    const device_us = line[13];
+    const energy_mj = line[14];
     const trace = line[19];
+    // Member by member: objects that are made by spreading are slow ones.
     return {
-      ...series,
+      session: series.session,
+      key_id: series.key_id,
+      limits_key_id: series.limits_key_id,
+      user: series.user,
+      project: series.project,
+      endpoint: series.endpoint,
+      served_model: series.served_model,
+      precision: series.precision,
       model: asked_model ?? series.model,
-      request_id,
-      time_ms,
-      status,
-      stream: stream === 1,
-      attempts,
+      request_id: line[1],
+      time_ms: line[2],
+      status: line[4],
+      stream: line[5] === 1,
+      attempts: line[6],
       prompt_tokens: line[7] ?? undefined,
       completion_tokens: line[8] ?? undefined,
       cached_tokens: line[9] ?? undefined,
       reasoning_tokens: line[10] ?? undefined,
       ttft_ms: ttft_us === null ? undefined : ttft_us / 1000,
-      duration_ms: duration_us / 1000,
+      duration_ms: line[12] / 1000,
       device_s: device_us === null ? undefined : device_us / 1e6,
       energy_j: energy_mj === null ? undefined : energy_mj / 1000,
       energy_estimated: line[15] === 1,

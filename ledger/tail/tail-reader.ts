@@ -13,11 +13,14 @@ export interface ReadLine {
 /** Reads a file of the tail by line, while it grows. What is behind the last end of a line was never acknowledged. */
 export class TailReader {
   readonly #fd: number;
+  readonly #from_bytes: number;
   readonly #decoder = new TailDecoder();
   #bytes = 0;
 
-  constructor(path: string) {
+  /** @param from_bytes end of the last line that is not wanted */
+  constructor(path: string, from_bytes = 0) {
     this.#fd = openSync(path, 'r');
+    this.#from_bytes = from_bytes;
   }
 
   /** Lines that came since, about as many as are asked for in bytes; none at the end. */
@@ -28,11 +31,12 @@ export class TailReader {
     const lines: ReadLine[] = [];
     for (let from = 0; from < end; ) {
       const to = chunk.indexOf(newline, from);
-      lines.push({ line: this.#decode(chunk.toString('utf8', from, to)), end: this.#bytes + to + 1 });
+      const line = this.#lineOf(chunk.toString('utf8', from, to), this.#bytes + to + 1);
+      if (line) lines.push(line);
       from = to + 1;
     }
     this.#bytes += end;
-    return lines;
+    return lines.length > 0 ? lines : this.read(bytes);
   }
 
   close(): void {
@@ -50,13 +54,16 @@ export class TailReader {
     return chunk.subarray(0, read);
   }
 
-  #decode(text: string): DecodedLine | undefined {
+  #lineOf(text: string, end: number): ReadLine | undefined {
+    const isWanted = end > this.#from_bytes;
     try {
-      return this.#decoder.decode(text);
+      if (isWanted) return { line: this.#decoder.decode(text), end };
+      this.#decoder.skip(text);
     } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
       // A page of it that never came to the disk, after a loss of power.
-      if (error instanceof SyntaxError) return undefined;
-      throw error;
+      if (isWanted) return { line: undefined, end };
     }
+    return undefined;
   }
 }

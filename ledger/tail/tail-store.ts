@@ -84,7 +84,8 @@ export class TailStore implements RecordStore {
       await ended;
     }
     this.#tail.close();
-    if (this.#foldHere()) removeTail(this.#ledger, this.#tail.end.file + 1);
+    if (!isBehind(this.#folded, this.#tail.end) || this.#foldHere())
+      removeTail(this.#ledger, this.#tail.end.file + 1);
   }
 
   #foldHere(): boolean {

@@ -6,6 +6,9 @@ import { type Gap, TailEncoder } from './tail-line.ts';
 /** Lower: less to read after a kill (a second a hundred thousand records); higher: shared names are repeated less. */
 const file_bytes_max = 16 * 1024 * 1024;
 
+/** As much as the lines of a gateway under load take. */
+const buffer_bytes = 64 * 1024;
+
 /**
  * Appends records to the tail of a ledger: one write to a file, with which they are the kernel's and outlive this
  * process. A file that has grown large is followed by another.
@@ -17,6 +20,7 @@ export class TailWriter {
   /** Open from the first record of a file on. */
   #fd: number | undefined;
   #encoder = new TailEncoder();
+  #buffer = Buffer.allocUnsafeSlow(buffer_bytes);
 
   /** @param file number of the first file, which must not be there */
   constructor(ledger: string, file: number) {
@@ -32,11 +36,14 @@ export class TailWriter {
   append(records: readonly RequestRecord[], gap?: Gap): void {
     if (this.#bytes >= file_bytes_max) this.#goOn();
     this.#fd ??= openSync(tailFile(this.#ledger, this.#file), 'a', 0o600);
-    const line = Buffer.from(this.#encoder.encode(records, gap));
+    const line = this.#encoder.encode(records, gap);
+    // A character takes up to three bytes. The same buffer each time: a new one is a new piece of work for the collector.
+    if (this.#buffer.length < 3 * line.length) this.#buffer = Buffer.allocUnsafeSlow(6 * line.length);
+    const bytes = this.#buffer.write(line);
     try {
-      for (let written = 0; written < line.length; )
-        written += writeSync(this.#fd, line, written, line.length - written);
-      this.#bytes += line.length;
+      for (let written = 0; written < bytes; )
+        written += writeSync(this.#fd, this.#buffer, written, bytes - written);
+      this.#bytes += bytes;
     } catch (error) {
       this.#takeBack();
       throw error;
