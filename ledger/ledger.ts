@@ -49,10 +49,16 @@ export type Committed = (error: HpcserveError | undefined) => void;
 
 const syncedGroup_ms = 20;
 const retry_ms = 1000;
-/** A commit takes at most this many records, so that one never blocks the event loop for long (about 4 ms). */
+/**
+ * How long the tables may take to have what was answered, where they have to: for budgets, which are exact, and for
+ * questions, which come again. No request is answered meanwhile; usually it is some hundredths of a second.
+ */
+const spentSettle_ms = 3000;
+const usageSettle_ms = 500;
+/** A commit takes at most this many records, so that one never blocks the event loop for long (about 1 ms). */
 const groupLimit = 1024;
 /**
- * A commit costs as much as six records. After one of so many records more of them are about to come, so the next
+ * A commit costs as much as several records. After one of so many records more of them are about to come, so the next
  * commit waits for up to so many turns of the event loop, or until so many share it. Turns are short: no answer waits
  * longer than the work of others takes in any case.
  */
@@ -127,7 +133,7 @@ function takeTail(db: Database.Database, path: string): void {
     if (isDamage(error)) throw error;
     return;
   }
-  removeTail(path, Number.POSITIVE_INFINITY);
+  removeTail(db, path, Number.POSITIVE_INFINITY);
 }
 
 interface Pending {
@@ -219,12 +225,12 @@ export class Ledger {
 
   /** What a key has used since a day, counted from 1970 in UTC. */
   spentSince(key_id: string, day: number): { requests: number; tokens: number; device_s: number } {
-    this.#store.settle();
+    this.#store.settle(spentSettle_ms);
     return this.#spentSince.get(key_id, day) as { requests: number; tokens: number; device_s: number };
   }
 
   usage(query: UsageQuery): UsageRow[] {
-    this.#store.settle();
+    this.#store.settle(usageSettle_ms);
     return queryUsage(this.#db, query);
   }
 

@@ -8,8 +8,8 @@ import type { Gap } from './tail/tail-line.ts';
 export interface RecordStore {
   /** All of them, or none, when it returns. @throws the system's or SQLite's error */
   write(records: readonly RequestRecord[], gap?: Gap): void;
-  /** What was written is in the tables when it returns, as far as they can be written. */
-  settle(): void;
+  /** What was written is in the tables when it returns, as far as that is done within a time. */
+  settle(within_ms: number): void;
   /** Before the database closes. */
   close(): Promise<void>;
 }

@@ -48,9 +48,9 @@ export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[]
     const finest = timeNames.find((name) => group_by.includes(name));
     const sums = new GroupSums(groupOf, labels.length, finest ? times[finest].partOf : () => 0);
     addTime(db, sums, query.since_ms, query.until_ms);
+    const namer = groupNamer(group_by);
     const rows: UsageRow[] = [];
-    for (const { group, hour, values } of sums.all())
-      rows.push(rowOf(groupNames(group_by, labels[group]!, hour), values));
+    for (const { group, hour, values } of sums.all()) rows.push(rowOf(namer(labels[group]!, hour), values));
     return sorted(rows, group_by);
   })();
 }
@@ -143,15 +143,24 @@ function addHours(db: Database.Database, sums: GroupSums, first: number, end: nu
   if (end > next) addUntil(end);
 }
 
-function groupNames(
+/** Names of a group, by the labels of its series and an hour of its time. */
+function groupNamer(
   group_by: readonly UsageDimension[],
-  label: ReadonlyMap<string, string>,
-  hour: number,
-): UsageRow['group'] {
-  const iso = new Date(hour * hour_ms).toISOString();
-  return Object.fromEntries(
-    group_by.map((name) => [name, isOfSeries(name) ? label.get(name)! : times[name].nameOf(iso)]),
-  );
+): (label: ReadonlyMap<string, string>, hour: number) => UsageRow['group'] {
+  const isoOf = new Map<number, string>();
+  return (label, hour) => {
+    const group: UsageRow['group'] = {};
+    for (const name of group_by) {
+      if (isOfSeries(name)) {
+        group[name] = label.get(name)!;
+        continue;
+      }
+      const iso = isoOf.get(hour) ?? new Date(hour * hour_ms).toISOString();
+      isoOf.set(hour, iso);
+      group[name] = times[name].nameOf(iso);
+    }
+    return group;
+  };
 }
 
 function sorted(rows: UsageRow[], group_by: readonly UsageDimension[]): UsageRow[] {
@@ -173,8 +182,13 @@ function monthOf(hour: number): number {
   return 12 * date.getUTCFullYear() + date.getUTCMonth();
 }
 
+const columnOf = Object.fromEntries(summedColumns.map((name, index) => [name, index])) as Record<
+  (typeof summedColumns)[number],
+  number
+>;
+
 function rowOf(group: UsageRow['group'], values: Float64Array): UsageRow {
-  const at = (name: (typeof summedColumns)[number]): number => values[summedColumns.indexOf(name)]!;
+  const at = (name: (typeof summedColumns)[number]): number => values[columnOf[name]]!;
   return {
     group,
     requests: at('requests'),

@@ -73,7 +73,7 @@ export class Fold {
     }
     this.#writer.committed();
     this.#batch = undefined;
-    if (!this.#options.keepsFiles) removeTail(this.#ledger, file);
+    if (!this.#options.keepsFiles) removeTail(this.#db, this.#ledger, file);
     return true;
   }
 

@@ -19,10 +19,12 @@ export function tailNumbers(ledger: string): number[] {
     .sort((a, b) => a - b);
 }
 
-/** Removes the files before one. */
-export function removeTail(ledger: string, before: number): void {
-  for (const number of tailNumbers(ledger))
-    if (number < before) rmSync(tailFile(ledger, number), { force: true });
+/** Removes the files before one, which the tables have: from then on also where the power is lost. */
+export function removeTail(db: Database.Database, ledger: string, before: number): void {
+  const done = tailNumbers(ledger).filter((number) => number < before);
+  if (done.length === 0) return;
+  db.pragma('wal_checkpoint(PASSIVE)');
+  for (const number of done) rmSync(tailFile(ledger, number), { force: true });
 }
 
 /** Up to where the tables have it. */

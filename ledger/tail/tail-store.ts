@@ -13,8 +13,6 @@ import { TailWriter } from './tail-writer.ts';
 const threadFile = compiledFile('ledger/tail/fold-thread.js');
 /** Before a thread is started again that ended by itself. */
 const restart_ms = 1000;
-/** Longer than a fold takes; what a question cannot wait for is in no answer. */
-const settle_ms = 3000;
 
 /**
  * Appends records to the tail, beside the ledger: a tenth of what it costs to put them into tables. A thread folds the
@@ -51,19 +49,27 @@ export class TailStore implements RecordStore {
     this.#tell('more');
   }
 
-  settle(): void {
+  settle(within_ms: number): void {
     const { end } = this.#tail;
     if (!isBehind(this.#folded, end)) return;
     if (Atomics.load(this.#state, progress.turns) === 0) {
-      // The thread is only being started.
       this.#foldHere();
       return;
     }
-    this.#wait(end);
+    this.#wait(end, within_ms);
   }
 
-  #wait(end: TailPosition): void {
-    const until_ms = performance.now() + settle_ms;
+  /** While the thread is only being started. */
+  #foldHere(): void {
+    try {
+      foldTail(this.#db, this.#ledger);
+    } catch {
+      // The thread tries it again, and says why not.
+    }
+  }
+
+  #wait(end: TailPosition, within_ms: number): void {
+    const until_ms = performance.now() + within_ms;
     let turns = Atomics.load(this.#state, progress.turns);
     this.#tell('now');
     while (isBehind(this.#folded, end)) {
@@ -84,17 +90,12 @@ export class TailStore implements RecordStore {
       await ended;
     }
     this.#tail.close();
-    if (!isBehind(this.#folded, this.#tail.end) || this.#foldHere())
-      removeTail(this.#ledger, this.#tail.end.file + 1);
-  }
-
-  #foldHere(): boolean {
+    const { end } = this.#tail;
     try {
-      foldTail(this.#db, this.#ledger);
-      return true;
+      if (isBehind(this.#folded, end)) foldTail(this.#db, this.#ledger);
+      removeTail(this.#db, this.#ledger, end.file + 1);
     } catch {
-      // The tail stays: the thread tries again, or who opens the ledger next.
-      return false;
+      // What stays is taken by who opens the ledger next.
     }
   }
 
