@@ -21,7 +21,6 @@
  * Who learns that a session can no longer say so itself (control sees its job end) tells the others:
  * `registry.retire(session_id, 'Slurm job 42 ended: NODE_FAIL', own.identity)`.
  */
-export { Channel, type ChannelEvents } from './channels/channel.ts';
 export { ChannelConnection, channel_protocol } from './channels/channel-connection.ts';
 export { ChannelSocket } from './channels/channel-socket.ts';
 export { gateway_scope, launchScope } from './credential.ts';

@@ -7,9 +7,9 @@ const LF = 10;
 const bytes_max = 16 * 1024;
 
 /**
- * Writes events to the client. Of a small piece Node makes four writes (its size, a line end, itself, a line end), a turn
- * of corking and a gathering system call; where nothing else is on its way to the client, one write of the same bytes
- * (a chunk, RFC 9112 §7.1) costs a third of that.
+ * Writes events to the client. Of a small piece Node makes four writes (its size, a line end, itself, a line end), a
+ * turn of corking and a gathering system call; where nothing else is on its way to the client, the same bytes (a chunk,
+ * RFC 9112 §7.1) go as one write.
  *
  * @param begun something of the body was written before: the head is with the socket
  * @returns false where the client is behind; the response then says when it has drained

@@ -1,6 +1,6 @@
 import { type BodyPieces, bytesOf } from '../relay/body-edits.ts';
 import { type AnswerEvents, type AnswerHead, HttpAnswerParser } from './http-answer-parser.ts';
-import type { Way, WayEvents } from './way.ts';
+import type { SessionWay, WayEvents } from './session-way.ts';
 
 /** Whom the answer to one request goes to. Exactly one of `onEnd` and `onError` is called, and then nothing more. */
 export interface AnswerReceiver {
@@ -34,7 +34,7 @@ const stale_ms = 1000;
 
 /** HTTP on one way to a session, and at most one request on it at a time. */
 export class Connection implements AnswerEvents, WayEvents {
-  #way: Way | undefined;
+  #way: SessionWay | undefined;
   /** What is to be sent when the way has room again. */
   #more: (() => void) | undefined;
   readonly #owner: ConnectionOwner;
@@ -58,7 +58,7 @@ export class Connection implements AnswerEvents, WayEvents {
     this.#owner = owner;
   }
 
-  open(way: Way): void {
+  open(way: SessionWay): void {
     this.#way = way;
     if (this.#early) queueMicrotask(() => this.lost(new Error('it spoke before it was asked')));
   }

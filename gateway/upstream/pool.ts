@@ -1,7 +1,7 @@
 import type { BodyPieces } from '../relay/body-edits.ts';
 import { type AnswerReceiver, Connection } from './connection.ts';
 import type { AnswerHead } from './http-answer-parser.ts';
-import type { Way, WayEvents } from './way.ts';
+import type { SessionWay, WayEvents } from './session-way.ts';
 
 /**
  * How long an idle connection is kept where the peer does not say: Node's servers close theirs after 5 s. A
@@ -88,7 +88,7 @@ export class Call implements AnswerReceiver {
 /** Where connections come from. */
 export interface Ways {
   /** Makes one whose peer is verified. */
-  open(events: WayEvents): Promise<Way>;
+  open(events: WayEvents): Promise<SessionWay>;
   /** What is left of them ends. */
   close(error: Error): void;
 }

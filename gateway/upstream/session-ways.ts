@@ -1,6 +1,6 @@
 import type { TLSSocket } from 'node:tls';
 import { ChannelConnection, channel_protocol } from '../../mesh/index.ts';
-import { channelWay, type Dial, socketWay, type Way, type WayEvents } from './way.ts';
+import { channelWay, type Dial, type SessionWay, socketWay, type WayEvents } from './session-way.ts';
 
 /**
  * A connection without channels is given up after this time, and at the latest after twice as much: firewalls forget
@@ -31,7 +31,7 @@ export class SessionWays {
   }
 
   /** @throws Error where the session cannot be reached */
-  async open(events: WayEvents): Promise<Way> {
+  async open(events: WayEvents): Promise<SessionWay> {
     if (this.#closed) throw this.#closed;
     const carrier = this.#withRoom() ?? (await this.#carrier());
     // Whoever waited beside this one may have taken the last room.

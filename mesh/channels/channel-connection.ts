@@ -1,22 +1,22 @@
 import type { Duplex } from 'node:stream';
 import { Channel, type ChannelCarrier, type ChannelEvents } from './channel.ts';
-import { channel_max, FrameKind, FrameReader, ProtocolError, reason_bytes_max } from './frame.ts';
-import { FrameWriter, type Piece } from './frame-writer.ts';
+import { channel_max, FrameReader, FrameType, ProtocolError, reason_bytes_max } from './frame.ts';
+import { type ChannelBytes, FrameWriter } from './frame-writer.ts';
 
 /** Named in the TLS handshake (ALPN, RFC 7301): who does not know it speaks HTTP/1.1, one request at a time. */
 export const channel_protocol = 'hpcserve-channels/1';
 /**
- * Open at a time on one connection; for more, another connection is made. Lower: less memory for one peer (each may have
- * a window unread); higher: fewer connections where many streams flow.
+ * Open at a time on one connection; for more, another connection is made. Lower: less memory for one peer (each may
+ * have a window unread); higher: fewer connections where many streams flow.
  */
 export const channels_max = 1024;
 
 /**
- * One connection between two members of the mesh that carries many channels, each of which is as good as a connection of
- * its own: bytes in order, an end for each direction, and back pressure. The side that connected opens channels.
+ * One connection between two members of the mesh that carries many channels, each of which is as good as a connection
+ * of its own: bytes in order, an end for each direction, and back pressure. The side that connected opens channels.
  *
- * What is no frame ends the connection; what breaks the rules of one channel ends that channel alone, and the other side
- * is told why.
+ * What is no frame ends the connection; what breaks the rules of one channel ends that channel alone, and the other
+ * side is told why.
  */
 export class ChannelConnection implements ChannelCarrier {
   readonly #socket: Duplex;
@@ -66,7 +66,7 @@ export class ChannelConnection implements ChannelCarrier {
     const channel = new Channel(++this.#last, this);
     channel.listen(events);
     this.#channels.set(channel.id, channel);
-    this.#writer.control(FrameKind.open, channel.id);
+    this.#writer.control(FrameType.open, channel.id);
     return channel;
   }
 
@@ -98,26 +98,26 @@ export class ChannelConnection implements ChannelCarrier {
     return this.#writer.isFull;
   }
 
-  sendData(channel: number, piece: Piece): void {
+  sendData(channel: number, piece: ChannelBytes): void {
     this.#writer.data(channel, piece);
   }
 
-  sendDataOf(channel: number, pieces: readonly Piece[], length: number): void {
+  sendDataOf(channel: number, pieces: readonly ChannelBytes[], length: number): void {
     this.#writer.dataOf(channel, pieces, length);
   }
 
   sendEnd(channel: number): void {
-    this.#control(FrameKind.end, channel);
+    this.#control(FrameType.end, channel);
   }
 
   sendReset(channel: number, reason: string): void {
-    this.#control(FrameKind.reset, channel, Buffer.from(reason).subarray(0, reason_bytes_max));
+    this.#control(FrameType.reset, channel, Buffer.from(reason).subarray(0, reason_bytes_max));
   }
 
   sendCredit(channel: number, bytes: number): void {
     const payload = Buffer.allocUnsafe(4);
     payload.writeUInt32BE(bytes);
-    this.#control(FrameKind.credit, channel, payload);
+    this.#control(FrameType.credit, channel, payload);
   }
 
   wait(channel: Channel): void {
@@ -136,7 +136,7 @@ export class ChannelConnection implements ChannelCarrier {
     this.#waiting.delete(channel);
   }
 
-  #control(kind: FrameKind, channel: number, payload?: Buffer): void {
+  #control(kind: FrameType, channel: number, payload?: Buffer): void {
     if (!this.#gone) this.#writer.control(kind, channel, payload);
   }
 
@@ -150,25 +150,25 @@ export class ChannelConnection implements ChannelCarrier {
     }
   }
 
-  #frame(kind: FrameKind, id: number, payload: Buffer): void {
+  #frame(kind: FrameType, id: number, payload: Buffer): void {
     if (this.#gone) return;
-    if (kind === FrameKind.open) {
+    if (kind === FrameType.open) {
       this.#opened(id);
       return;
     }
     const channel = this.#channels.get(id);
     if (channel) this.#ofChannel(channel, kind, payload);
     // One of a smaller number was given up a moment ago: such frames were on their way.
-    else if ((id === 0 || id > this.#last) && kind !== FrameKind.reset)
+    else if ((id === 0 || id > this.#last) && kind !== FrameType.reset)
       this.sendReset(id, 'the channel was never opened');
   }
 
   /** The fault of one channel is not that of the others. */
-  #ofChannel(channel: Channel, kind: FrameKind, payload: Buffer): void {
+  #ofChannel(channel: Channel, kind: FrameType, payload: Buffer): void {
     try {
-      if (kind === FrameKind.data) channel.received(payload);
-      else if (kind === FrameKind.end) channel.receivedEnd();
-      else if (kind === FrameKind.reset) channel.receivedReset(givenUp(payload));
+      if (kind === FrameType.data) channel.received(payload);
+      else if (kind === FrameType.end) channel.receivedEnd();
+      else if (kind === FrameType.reset) channel.receivedReset(givenUp(payload));
       else if (payload.length === 4) channel.receivedCredit(payload.readUInt32BE(0));
       else throw new ProtocolError('credit has four bytes');
     } catch (error) {

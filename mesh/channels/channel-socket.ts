@@ -1,9 +1,9 @@
 import { Duplex } from 'node:stream';
 import type { Channel } from './channel.ts';
-import type { Piece } from './frame-writer.ts';
+import type { ChannelBytes } from './frame-writer.ts';
 
 interface Write {
-  chunk: Piece;
+  chunk: ChannelBytes;
   encoding: BufferEncoding;
 }
 
@@ -36,7 +36,7 @@ export class ChannelSocket extends Duplex {
     this.#channel.resume();
   }
 
-  override _write(chunk: Piece, encoding: BufferEncoding, done: () => void): void {
+  override _write(chunk: ChannelBytes, encoding: BufferEncoding, done: () => void): void {
     this.#afterwards(this.#channel.write(pieceOf({ chunk, encoding })), done);
   }
 
@@ -68,7 +68,7 @@ export class ChannelSocket extends Duplex {
 }
 
 /** A text whose characters are not bytes becomes bytes. */
-function pieceOf({ chunk, encoding }: Write): Piece {
+function pieceOf({ chunk, encoding }: Write): ChannelBytes {
   if (typeof chunk !== 'string' || encoding === 'latin1' || encoding === 'binary') return chunk;
   return Buffer.from(chunk, encoding);
 }

@@ -1,5 +1,5 @@
 import { ProtocolError, payload_bytes_max } from './frame.ts';
-import type { Piece } from './frame-writer.ts';
+import type { ChannelBytes } from './frame-writer.ts';
 import { UnreadBytes } from './unread-bytes.ts';
 
 /**
@@ -26,8 +26,8 @@ export interface ChannelEvents {
 export interface ChannelCarrier {
   /** The peer is so far behind that what is to be sent has to wait. */
   readonly isFull: boolean;
-  sendData(channel: number, piece: Piece): void;
-  sendDataOf(channel: number, pieces: readonly Piece[], length: number): void;
+  sendData(channel: number, piece: ChannelBytes): void;
+  sendDataOf(channel: number, pieces: readonly ChannelBytes[], length: number): void;
   sendEnd(channel: number): void;
   sendReset(channel: number, reason: string): void;
   sendCredit(channel: number, bytes: number): void;
@@ -75,7 +75,7 @@ export class Channel {
    * @param bytes must stay as they are until they are sent
    * @returns false: they are kept until the other side has read more; write again when `drained` was called
    */
-  write(bytes: Piece): boolean {
+  write(bytes: ChannelBytes): boolean {
     if (this.#over || this.#ending || bytes.length === 0) return true;
     if (this.#fits(bytes.length)) {
       this.#credit -= bytes.length;
@@ -88,7 +88,7 @@ export class Channel {
   }
 
   /** The same for several pieces, which travel together. */
-  writeAll(pieces: readonly Piece[]): boolean {
+  writeAll(pieces: readonly ChannelBytes[]): boolean {
     let length = 0;
     for (const piece of pieces) length += piece.length;
     if (this.#over || this.#ending || length === 0) return true;
@@ -230,6 +230,6 @@ export class Channel {
   }
 }
 
-function bytesOf(piece: Piece): Buffer {
+function bytesOf(piece: ChannelBytes): Buffer {
   return typeof piece === 'string' ? Buffer.from(piece, 'latin1') : piece;
 }

@@ -1,15 +1,15 @@
 import type { Duplex } from 'node:stream';
-import { FrameKind, head_bytes, payload_bytes_max, writeHead } from './frame.ts';
+import { FrameType, head_bytes, payload_bytes_max, writeHead } from './frame.ts';
 
-/** Frames are put together here until they are sent. Higher: fewer buffers; lower: less memory for a quiet connection. */
+/** Frames are put together here until they are sent. Higher: fewer buffers; lower: less memory while it is quiet. */
 const buffer_bytes = 32 * 1024;
 /** So much may wait for a peer that does not read before those who have more to send are held back. */
 const unsent_bytes_max = 256 * 1024;
-/** A peer that makes this side say so much about channels (resets, credit) without reading it is not worth its memory. */
+/** A peer that makes this side say so much about channels (resets, credit) and does not read it is not worth more. */
 const overrun_bytes = 4 * 1024 * 1024;
 
 /** Bytes, or a text whose characters are bytes (latin1). */
-export type Piece = Buffer | string;
+export type ChannelBytes = Buffer | string;
 
 /**
  * Sends the frames of one turn of the event loop together: what all sequences of a batch have to say becomes one record
@@ -40,25 +40,25 @@ export class FrameWriter {
   }
 
   /** A frame with bytes of a channel; they are copied. */
-  data(channel: number, piece: Piece): void {
-    this.#begin(FrameKind.data, channel, piece.length);
+  data(channel: number, piece: ChannelBytes): void {
+    this.#begin(FrameType.data, channel, piece.length);
     this.#add(piece);
   }
 
   /** The same, where they come in several pieces of `length` bytes together. */
-  dataOf(channel: number, pieces: readonly Piece[], length: number): void {
-    this.#begin(FrameKind.data, channel, length);
+  dataOf(channel: number, pieces: readonly ChannelBytes[], length: number): void {
+    this.#begin(FrameType.data, channel, length);
     for (const piece of pieces) this.#add(piece);
   }
 
   /** A frame about a channel, without bytes of it. */
-  control(kind: FrameKind, channel: number, payload?: Buffer): void {
+  control(kind: FrameType, channel: number, payload?: Buffer): void {
     this.#begin(kind, channel, payload?.length ?? 0);
     if (payload) this.#add(payload);
     if (this.#unsent_bytes > overrun_bytes) this.#onOverrun();
   }
 
-  #begin(kind: FrameKind, channel: number, length: number): void {
+  #begin(kind: FrameType, channel: number, length: number): void {
     if (length > payload_bytes_max) throw new RangeError(`a frame cannot hold ${length} bytes`);
     if (this.#buffer.length - this.#to < head_bytes + length) this.#grow();
     writeHead(this.#buffer, this.#to, kind, channel, length);
@@ -71,7 +71,7 @@ export class FrameWriter {
     });
   }
 
-  #add(piece: Piece): void {
+  #add(piece: ChannelBytes): void {
     if (typeof piece === 'string') this.#buffer.write(piece, this.#to, piece.length, 'latin1');
     else this.#buffer.set(piece, this.#to);
     this.#to += piece.length;

@@ -5,7 +5,7 @@
  *
  * Big-endian. Channels are numbered upwards from 1 by the side that opened the connection, and no number is used twice.
  */
-export const FrameKind = {
+export const FrameType = {
   /** A new channel. No payload. */
   open: 1,
   /** Bytes of a channel. */
@@ -17,7 +17,7 @@ export const FrameKind = {
   /** So many bytes more may be sent on this channel (4 bytes): as many have been read. */
   credit: 5,
 } as const;
-export type FrameKind = (typeof FrameKind)[keyof typeof FrameKind];
+export type FrameType = (typeof FrameType)[keyof typeof FrameType];
 
 /** A member of the mesh broke the rules of frames or of a channel. */
 export class ProtocolError extends Error {
@@ -32,15 +32,15 @@ export const reason_bytes_max = 200;
 /** Four bytes. */
 export const channel_max = 0xffff_ffff;
 
-export function writeHead(to: Buffer, at: number, kind: FrameKind, channel: number, length: number): void {
+export function writeHead(to: Buffer, at: number, kind: FrameType, channel: number, length: number): void {
   to.writeUInt32BE(kind * 0x1000000 + length, at);
   to.writeUInt32BE(channel, at + 4);
 }
 
 /** @param payload part of the bytes that were read */
-export type OnFrame = (kind: FrameKind, channel: number, payload: Buffer) => void;
+export type OnFrame = (kind: FrameType, channel: number, payload: Buffer) => void;
 
-const kinds_max = FrameKind.credit;
+const kinds_max = FrameType.credit;
 const empty = Buffer.alloc(0);
 
 /** Takes frames out of bytes that come in pieces of any size. */
@@ -68,12 +68,12 @@ export class FrameReader {
       const first = bytes.readUInt32BE(at);
       const length = first & 0xffffff;
       const kind = first >>> 24;
-      if (kind < FrameKind.open || kind > kinds_max)
+      if (kind < FrameType.open || kind > kinds_max)
         throw new ProtocolError(`there is no frame of kind ${kind}`);
       if (length > payload_bytes_max) throw new ProtocolError(`a frame of ${length} bytes is too long`);
       const end = at + head_bytes + length;
       if (end > bytes.length) break;
-      this.#onFrame(kind as FrameKind, bytes.readUInt32BE(at + 4), bytes.subarray(at + head_bytes, end));
+      this.#onFrame(kind as FrameType, bytes.readUInt32BE(at + 4), bytes.subarray(at + head_bytes, end));
       at = end;
     }
     if (at < bytes.length) this.#rest = bytes.subarray(at);

@@ -13,6 +13,7 @@ import { SessionServer } from '../../../agent/node/session-server.ts';
 import type { AnswerReceiver } from '../../../gateway/upstream/connection.ts';
 import { type Call, UpstreamPool } from '../../../gateway/upstream/pool.ts';
 import { SessionWays } from '../../../gateway/upstream/session-ways.ts';
+import { channels_max } from '../../../mesh/channels/channel-connection.ts';
 import {
   ChannelConnection,
   channel_protocol,
@@ -26,6 +27,7 @@ import {
   sessionTlsServerOptions,
 } from '../../../mesh/index.ts';
 import type { SessionMetadata } from '../../../spec/session-record.ts';
+import { limits } from '../../../spec/wire.ts';
 
 const MiB = 1024 * 1024;
 const event = `data: {"choices":[{"delta":{"content":" token"}}]}\n\n`;
@@ -560,6 +562,43 @@ describe('other ways', () => {
     await expectServing(pool);
     expect(connections).toHaveLength(2);
   });
+
+  it('a node has so many requests at a time, on all connections together; more are refused', async () => {
+    const carriers: ChannelConnection[] = [];
+    const refused: (string | undefined)[] = [];
+    const open = (carrier: ChannelConnection): void => {
+      carrier.open({
+        data: () => undefined,
+        ended: () => undefined,
+        drained: () => undefined,
+        closed: (error) => refused.push(error?.message),
+      });
+    };
+    for (let made = 0; made < limits.connections / channels_max + 1; made++) {
+      let carrier: ChannelConnection | undefined;
+      const socket = await pinnedConnect(node.record, gateway.identity, {
+        read: (bytes) => carrier!.read(Buffer.from(bytes)),
+        protocols: [channel_protocol],
+      });
+      carrier = new ChannelConnection(socket);
+      carriers.push(carrier);
+      const channels = made < limits.connections / channels_max ? channels_max : 3;
+      for (let count = 0; count < channels; count++) open(carrier);
+    }
+    await expect.poll(() => refused.length, { timeout: 10_000 }).toBe(3);
+    expect(new Set(refused)).toEqual(
+      new Set(['the other side gave the channel up: the node has as many requests as it may']),
+    );
+    for (const carrier of carriers) carrier.destroy(new Error('the test goes on'));
+    const { pool } = newPool();
+    await expect
+      .poll(async () => {
+        const answer = ask(pool, '/room');
+        await expect.poll(() => answer.over).toBe(true);
+        return answer.status;
+      })
+      .toBe(200);
+  }, 30_000);
 
   it('closing the port ends all that is on its channels', async () => {
     const closing = newServer();

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Channel } from '../../../mesh/channels/channel.ts';
 import { window_bytes } from '../../../mesh/channels/channel.ts';
 import { channels_max } from '../../../mesh/channels/channel-connection.ts';
-import { FrameKind, FrameReader, head_bytes, writeHead } from '../../../mesh/channels/frame.ts';
+import { FrameReader, FrameType, head_bytes, writeHead } from '../../../mesh/channels/frame.ts';
 import { echo, Heard, Members, type Pair, pattern, sendAll } from './support.ts';
 
 const MiB = 1024 * 1024;
@@ -50,7 +50,7 @@ async function expectWhole(of: Pair): Promise<void> {
 
 function frame(kind: number, channel: number, payload = Buffer.alloc(0)): Buffer {
   const bytes = Buffer.alloc(head_bytes + payload.length);
-  writeHead(bytes, 0, kind as FrameKind, channel, payload.length);
+  writeHead(bytes, 0, kind as FrameType, channel, payload.length);
   payload.copy(bytes, head_bytes);
   return bytes;
 }
@@ -308,7 +308,7 @@ describe('a peer that breaks the rules', () => {
     onChannel: (channel: Channel) => void = (channel) => void echo(channel),
   ): Promise<{ socket: TLSSocket; back: string[]; far: Pair['far'] }> {
     const back: string[] = [];
-    const kinds = Object.entries(FrameKind);
+    const kinds = Object.entries(FrameType);
     const reader = new FrameReader((kind, channel, payload) =>
       back.push(`${kinds.find(([, number]) => number === kind)![0]} ${channel} ${payload}`.trim()),
     );

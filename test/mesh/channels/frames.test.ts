@@ -2,8 +2,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
-  FrameKind,
   FrameReader,
+  FrameType,
   head_bytes,
   ProtocolError,
   payload_bytes_max,
@@ -12,7 +12,7 @@ import {
 import { UnreadBytes } from '../../../mesh/channels/unread-bytes.ts';
 
 interface Frame {
-  kind: FrameKind;
+  kind: FrameType;
   channel: number;
   payload: Buffer;
 }
@@ -34,7 +34,7 @@ function read(pieces: readonly Buffer[]): Frame[] {
 }
 
 const frame = fc.record({
-  kind: fc.constantFrom(...Object.values(FrameKind)),
+  kind: fc.constantFrom(...Object.values(FrameType)),
   channel: fc.integer({ min: 0, max: 0xffff_ffff }),
   payload: fc.uint8Array({ maxLength: 300 }).map((bytes) => Buffer.from(bytes)),
 });
@@ -57,10 +57,10 @@ describe('frames', () => {
 
   it('are the same where each byte comes alone, and at each single cut', () => {
     const frames: Frame[] = [
-      { kind: FrameKind.open, channel: 1, payload: Buffer.alloc(0) },
-      { kind: FrameKind.data, channel: 1, payload: Buffer.from('some bytes') },
-      { kind: FrameKind.credit, channel: 0xffff_ffff, payload: Buffer.from([0, 0, 1, 0]) },
-      { kind: FrameKind.reset, channel: 7, payload: Buffer.from('why') },
+      { kind: FrameType.open, channel: 1, payload: Buffer.alloc(0) },
+      { kind: FrameType.data, channel: 1, payload: Buffer.from('some bytes') },
+      { kind: FrameType.credit, channel: 0xffff_ffff, payload: Buffer.from([0, 0, 1, 0]) },
+      { kind: FrameType.reset, channel: 7, payload: Buffer.from('why') },
     ];
     const bytes = Buffer.concat(frames.map(bytesOf));
     expect(read([...bytes].map((byte) => Buffer.from([byte])))).toEqual(frames);
@@ -78,7 +78,7 @@ describe('frames', () => {
   });
 
   it('of the longest payload pass', () => {
-    const longest = { kind: FrameKind.data, channel: 1, payload: Buffer.alloc(payload_bytes_max, 'x') };
+    const longest = { kind: FrameType.data, channel: 1, payload: Buffer.alloc(payload_bytes_max, 'x') };
     const bytes = bytesOf(longest);
     expect(read([bytes.subarray(0, 5), bytes.subarray(5)])).toEqual([longest]);
   });

@@ -2,15 +2,15 @@
 
 import type { AddressInfo } from 'node:net';
 import { createServer, type Server, type TLSSocket } from 'node:tls';
+import type { Channel, ChannelEvents } from '../../../mesh/channels/channel.ts';
 import {
-  type Channel,
   ChannelConnection,
-  type ChannelEvents,
   channel_protocol,
   pinnedConnect,
   SessionIdentity,
   sessionTlsServerOptions,
 } from '../../../mesh/index.ts';
+import type { PinnedOptions } from '../../../mesh/tls.ts';
 import { metadata, recordOf } from '../support.ts';
 
 /** What one end of a channel has been told, in its order. */
@@ -60,6 +60,7 @@ export interface Pair {
   farSocket: TLSSocket;
 }
 
+/** Two identities, and the port of one of them. */
 export class Members {
   readonly #server: Server;
   readonly #own: SessionIdentity;
@@ -90,10 +91,9 @@ export class Members {
     const record = recordOf(this.#other, {
       metadata: { ...metadata, addresses: [{ host: '127.0.0.1', port: this.#port }] },
     });
-    const near = await pinnedConnect(record, this.#own, {
-      protocols: [channel_protocol],
-      ...(read ? { read } : {}),
-    });
+    const options: PinnedOptions = { protocols: [channel_protocol] };
+    if (read) options.read = read;
+    const near = await pinnedConnect(record, this.#own, options);
     const far = await arrived;
     near.on('error', () => undefined);
     far.on('error', () => undefined);

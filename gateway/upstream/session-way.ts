@@ -2,7 +2,7 @@ import type { TLSSocket } from 'node:tls';
 import type { ChannelConnection } from '../../mesh/index.ts';
 
 /** Bytes to a session and back: a TLS connection of its own, or a channel of one that requests share. */
-export interface Way {
+export interface SessionWay {
   /** What it goes over carried other requests before: it may be gone by now without anybody knowing. */
   readonly kept: boolean;
   /** A text is latin1. False: it waits; write again when `drained` was called. */
@@ -28,7 +28,7 @@ export interface WayEvents {
 export type Dial = (read: (bytes: Buffer) => void) => Promise<TLSSocket>;
 
 /** A connection of its own. */
-export async function socketWay(dial: Dial, events: WayEvents): Promise<Way> {
+export async function socketWay(dial: Dial, events: WayEvents): Promise<SessionWay> {
   const socket = await dial((bytes) => events.read(Buffer.from(bytes)));
   socket.on('error', (error) => events.lost(error));
   socket.on('end', () => events.ended());
@@ -44,7 +44,7 @@ export async function socketWay(dial: Dial, events: WayEvents): Promise<Way> {
 }
 
 /** @throws Error where the connection has no room */
-export function channelWay(connection: ChannelConnection, events: WayEvents): Way {
+export function channelWay(connection: ChannelConnection, events: WayEvents): SessionWay {
   const kept = connection.opened > 0;
   const channel = connection.open({
     data: (bytes) => events.read(bytes),
