@@ -91,9 +91,7 @@ it('responses and messages, each told to its end while its replica is killed', a
     return busy !== undefined;
   }, 'the mesh to tell which replica has the streams');
   const states = await Promise.all(agents.map((agent) => agent.state()));
-  const victim = states
-    .flatMap((state) => state?.sessions ?? [])
-    .find((one) => one.session_id === busy);
+  const victim = states.flatMap((state) => state?.sessions ?? []).find((one) => one.session_id === busy);
   process.kill(victim!.pid!, 'SIGKILL');
   expect(await reads).toEqual(undisturbed);
   expect(await gateway.continuations()).toBeGreaterThan(before);
