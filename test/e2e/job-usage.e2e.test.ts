@@ -90,7 +90,7 @@ it('a job is accounted for while it runs, when it has ended, and when its deploy
   } finally {
     await home.close();
   }
-});
+}, 180_000);
 
 it('every run of a job that went back into the queue counts as long as slurmdbd says', async () => {
   const installation = await ensureAccountingInstalled();
