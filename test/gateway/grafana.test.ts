@@ -1,4 +1,4 @@
-/** The dashboard that people import into Grafana asks for what a gateway tells, and Prometheus answers its questions. */
+/** What the dashboard for Grafana asks for is told by a gateway, and Prometheus answers each of its questions. */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
