@@ -31,7 +31,7 @@ const model = 'killed';
 const clients = 16;
 /** A holder starts its gateway again at once after the first end, and after ever longer pauses from the third on. */
 const kills_each = 2;
-const start_ms = 60_000;
+const start_ms = 240_000;
 
 export interface KillOutcome {
   kills: number;

@@ -15,5 +15,5 @@ export interface FromFoldThread {
   failure?: ErrorJson | undefined;
 }
 
-/** Places in `progress`, of 32 bits each. `turns` counts folds, done or failed: who waits is woken by it. */
+/** Places in `progress`, of 32 bits each. `turns` counts steps, done or failed: who waits is woken by it. */
 export const progress = { turns: 0, file: 1, bytes: 2, failed: 3, length: 4 } as const;

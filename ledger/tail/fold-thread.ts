@@ -48,19 +48,30 @@ function turn(): void {
   timer = undefined;
   const message: FromFoldThread = {};
   try {
-    const { file, bytes } = fold.all();
-    // In this order: who reads between them sees less than there is, or a file that is done.
-    Atomics.store(state, progress.bytes, bytes);
-    Atomics.store(state, progress.file, file);
-    checkpoint();
+    do noteProgress();
+    while (fold.step());
     finishDay();
   } catch (error) {
     message.failure = ledgerError(error, ledger).toJSON();
   }
   Atomics.store(state, progress.failed, message.failure ? 1 : 0);
+  wake();
+  parentPort!.postMessage(message);
+}
+
+/** After each step: where more comes than is moved, there is no last one. */
+function noteProgress(): void {
+  const { file, bytes } = fold.position();
+  // In this order: who reads between them sees less than there is, or a file that is done.
+  Atomics.store(state, progress.bytes, bytes);
+  Atomics.store(state, progress.file, file);
+  wake();
+  checkpoint();
+}
+
+function wake(): void {
   Atomics.add(state, progress.turns, 1);
   Atomics.notify(state, progress.turns);
-  parentPort!.postMessage(message);
 }
 
 /** Syncing takes milliseconds, which no answer waits for here. */

@@ -47,9 +47,8 @@ export class Fold {
   }
 
   /** Moves all that is there. @throws SqliteError where the tables cannot be written; nothing is lost then */
-  all(): TailPosition {
+  all(): void {
     while (this.step()) {}
-    return this.position();
   }
 
   /** Up to where the tables have it. */

@@ -17,4 +17,4 @@ it('what clients were answered is in the ledger once, however often the gateway 
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-}, 180_000);
+}, 300_000);

@@ -210,7 +210,7 @@ describe('records', () => {
       }),
       { numRuns: 15 },
     );
-  });
+  }, 240_000);
 
   it('survive kill -9 of the writer as soon as they were acknowledged', async () => {
     const child = spawn(process.execPath, [join(packageRoot, 'dist/test/ledger/writer.js'), path], {
@@ -323,7 +323,7 @@ describe('what a key used', () => {
       }),
       { numRuns: 25 },
     );
-  });
+  }, 240_000);
 });
 
 describe('filesystems without shared memory', () => {

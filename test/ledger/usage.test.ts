@@ -162,7 +162,7 @@ it('is what the requests add up to, of whatever time and by whatever', async () 
     ),
     { numRuns: 30 },
   );
-}, 120_000);
+}, 240_000);
 
 it('blocks have the numbers of a day, in as many bytes as the largest of each kind needs', () => {
   const day = 20_483;

@@ -151,7 +151,8 @@ it('what was moved, and not noted where, is moved once: both are one transaction
   // As a copy that was taken when the tables had them and the file was still there.
   const db = new Database(path);
   const one = new Fold(db, path, { keepsFiles: true });
-  expect(one.all()).toMatchObject({ file: 1, bytes: statSync(`${path}.tail-1`).size });
+  one.all();
+  expect(one.position()).toEqual({ file: 1, bytes: statSync(`${path}.tail-1`).size });
   one.close();
   const other = new Fold(db, path, { keepsFiles: true });
   other.all();
