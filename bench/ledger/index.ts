@@ -59,10 +59,12 @@ async function measureSize(
   const reader = openLedgerReader(path);
   let slowest = { ms: 0, words: '' };
   for (const { words, query } of questions()) {
-    const began_ms = performance.now();
+    const [began_ms, before_us] = [performance.now(), loop_us()];
     const rows = reader.usage(query).length;
     const ms = performance.now() - began_ms;
-    log(`${words}: ${rows} rows, ${ms.toFixed(0)} ms`);
+    log(
+      `${words}: ${rows} rows, ${ms.toFixed(0)} ms (${((loop_us() - before_us) / 1000).toFixed(0)} ms of CPU)`,
+    );
     if (ms > slowest.ms) slowest = { ms, words };
   }
   reader.close();

@@ -7,8 +7,8 @@ import { lockWriter } from '../writer-lock.ts';
 import { foldTail } from './fold.ts';
 import { isBehind, type TailPosition, tailFile, tailNumbers, tailPosition } from './tail-files.ts';
 
-/** Several times what a gateway takes that has much to do. */
-const wait_ms = 3000;
+/** Many times what a gateway takes on a machine that has much to do. */
+const wait_ms = 30_000;
 const look_ms = 20;
 
 /**

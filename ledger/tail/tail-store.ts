@@ -11,6 +11,8 @@ import type { Gap } from './tail-line.ts';
 import { TailWriter } from './tail-writer.ts';
 
 const threadFile = compiledFile('ledger/tail/fold-thread.js');
+/** Files of the tail, each a second's work, that are folded by who cannot wait for the thread. */
+const filesHere_max = 4;
 /** Before a thread is started again that ended by itself. */
 const restart_ms = 1000;
 
@@ -57,9 +59,11 @@ export class TailStore implements RecordStore {
       return;
     }
     this.#wait(end, within_ms);
+    // The thread has no share of the cores: this one does it, unless that were to take seconds.
+    if (isBehind(this.#folded, end) && end.file - this.#folded.file < filesHere_max) this.#foldHere();
   }
 
-  /** While the thread is only being started. */
+  /** In the place of the thread, which may do the same at the same time. */
   #foldHere(): void {
     try {
       foldTail(this.#db, this.#ledger);
