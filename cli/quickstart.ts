@@ -1,18 +1,17 @@
 /**
- * `npm run quickstart`: types the commands a new user would type, on the embedded `local` site, and asks
- * the deployed model one question as an OpenAI client would.
+ * `npm run quickstart [-- MODEL_YAML]`: types the commands a new user would type, on the embedded `local` site, and
+ * asks the deployed model one question as an OpenAI client would.
  */
 import { spawnSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, relative, resolve } from 'node:path';
 import { z } from 'zod';
 import { packageRoot } from '../host/package-root.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 
 const command = join(packageRoot, 'cli/hpcserve.mjs');
-const model = join(packageRoot, 'examples/quickstart.gguf');
-const deployment = join(packageRoot, 'examples/quickstart.yaml');
-const question = 'Why do ships float?';
+const example = join(packageRoot, 'examples/quickstart.yaml');
+const question = 'What is hpcserve?';
+const what_it_is = 'the model is very small: it knows hpcserve and Slurm, and nothing else';
 
 const deployed = z.object({ url: z.string(), key: z.string(), models: z.array(z.string()).min(1) });
 const envelope = z.object({ error: z.object({ message: z.string(), code: z.string().nullish() }) });
@@ -30,12 +29,10 @@ try {
 }
 
 async function main(): Promise<void> {
-  if (!existsSync(model)) {
-    step('writing a toy model with random weights');
-    hpcserve(['model', 'synth', model, '--preset', 'tiny-llama', '--seed', '1']);
-  }
+  const [named] = process.argv.slice(2);
+  const deployment = named === undefined ? example : resolve(named);
   const view = process.stderr.isTTY ? 'tty' : 'plain';
-  step('hpcserve deploy examples/quickstart.yaml --site local');
+  step(`hpcserve deploy ${named ?? relative(packageRoot, example)} --site local`);
   const endpoint = deployed.parse(
     JSON.parse(hpcserve(['deploy', deployment, '--site', 'local', '--yes', '--json', '--progress', view])),
   );
@@ -46,7 +43,7 @@ async function main(): Promise<void> {
     spawnSync(process.execPath, [command, 'doctor', '--site', 'local'], { stdio: ['ignore', 2, 'inherit'] });
     throw error;
   });
-  step(`${tokens} chunks arrived; the weights are random, so the words are too`);
+  step(`${tokens} chunks arrived${named === undefined ? `; ${what_it_is}` : ''}`);
   const shell = (words: string): string => `npm run --silent hpcserve -- ${words}`;
   process.stdout.write(
     [
@@ -57,7 +54,7 @@ async function main(): Promise<void> {
       `In a browser, with that key: ${endpoint.url.replace(/v1$/, 'dashboard/')}`,
       '',
       'Ask it yourself:',
-      `  curl -N ${endpoint.url}/chat/completions -H 'Authorization: Bearer ${endpoint.key}' -H 'Content-Type: application/json' -d '{"model": "${endpoint.models[0]}", "stream": true, "max_tokens": 32, "messages": [{"role": "user", "content": "${question}"}]}'`,
+      `  curl -N ${endpoint.url}/chat/completions -H 'Authorization: Bearer ${endpoint.key}' -H 'Content-Type: application/json' -d '{"model": "${endpoint.models[0]}", "stream": true, "messages": [{"role": "user", "content": "${question}"}]}'`,
       '',
       'Look at it and end it:',
       `  ${shell('status quickstart --site local')}`,
@@ -86,9 +83,8 @@ async function ask(url: string, key: string, name: string): Promise<number> {
     body: JSON.stringify({
       model: name,
       stream: true,
-      max_tokens: 48,
-      temperature: 0.8,
-      seed: 1,
+      max_tokens: 128,
+      temperature: 0,
       messages: [{ role: 'user', content: question }],
     }),
   });

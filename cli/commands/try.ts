@@ -6,8 +6,6 @@ import { deploy } from '../../control/deploy.ts';
 import { CredentialFile } from '../../control/state/credentials.ts';
 import { stopDeployment } from '../../control/stop.ts';
 import { packageRoot } from '../../host/package-root.ts';
-import { presetShape } from '../../native/synth/presets.ts';
-import { synthesize } from '../../native/synth/synthesize.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { converse } from '../chat/converse.ts';
 import type { CliContext } from '../context.ts';
@@ -15,8 +13,8 @@ import { parseNumber } from '../parse-number.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession, readSpec } from '../site-session.ts';
 
-/** A model whose answers make sense, where somebody put one there; else one with random weights is written. */
-const speaking = join(packageRoot, 'examples/try.gguf');
+/** Small enough to come along; it answers questions about hpcserve and Slurm (`examples/guide/README.md`). */
+const guide = join(packageRoot, 'examples/guide.gguf');
 const deployment = 'try';
 
 interface TryOptions {
@@ -31,13 +29,13 @@ export function registerTry(command: Command, context: CliContext): void {
       `
 Deploys a model on this machine, in a folder of its own that nothing else uses, and opens a chat in the terminal: type a
 question and Enter; Ctrl-C ends an answer, Ctrl-D or /quit the chat. Then everything is ended and removed again.
-Without a file it is a small model with random weights, whose answers are random words: gateway, node agent, engine and
-streams are real. Questions may come from a pipe, one a line.
+Without a file it is the guide, a very small model that comes along: it answers short questions about hpcserve and Slurm
+and knows nothing else. Questions may come from a pipe, one a line.
 
 Examples:
   $ hpcserve try
   $ hpcserve try ~/models/qwen3-0.6b.gguf
-  $ echo 'Why do ships float?' | hpcserve try --max-tokens 32`,
+  $ echo 'How do I deploy a model?' | hpcserve try`,
     )
     .action(async (file: string | undefined, options: TryOptions) => {
       const folder = mkdtempSync(join(tmpdir(), 'hpcserve-try-'));
@@ -57,7 +55,7 @@ async function tryIn(
 ): Promise<void> {
   context.configuration.setFlag('site', '--site', 'local');
   context.configuration.setFlag('state_dir', '--state-dir', folder);
-  const model = await modelFor(folder, context, file);
+  const model = modelFor(context, file);
   const spec_file = join(folder, 'model.yaml');
   const name = basename(model).replace(/\.gguf$/, '');
   writeFileSync(
@@ -102,14 +100,9 @@ async function tryIn(
   }
 }
 
-async function modelFor(folder: string, context: CliContext, file: string | undefined): Promise<string> {
-  if (file !== undefined) {
-    const path = resolve(context.working_folder, file);
-    if (existsSync(path)) return path;
-    throw new HpcserveError('E_USAGE', { what: `there is no file ${path}`, try: 'hpcserve try [GGUF]' });
-  }
-  if (existsSync(speaking)) return speaking;
-  const path = join(folder, 'tiny-random.gguf');
-  await synthesize({ path, shape: presetShape('tiny-llama'), quantization: 'Q8_0', seed: 1, threads: 1 });
-  return path;
+function modelFor(context: CliContext, file: string | undefined): string {
+  if (file === undefined) return guide;
+  const path = resolve(context.working_folder, file);
+  if (existsSync(path)) return path;
+  throw new HpcserveError('E_USAGE', { what: `there is no file ${path}`, try: 'hpcserve try [GGUF]' });
 }

@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { closeSync, copyFileSync, mkdtempSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -37,6 +37,8 @@ describe('npm run quickstart', () => {
     expect(run.stdout).toMatch(/^URL {2}http:\/\/127\.0\.0\.1:\d+\/v1$/m);
     expect(run.stdout).toMatch(/^key {2}hsk-\w+$/m);
     expect(run.stderr).toMatch(/▸ [1-9]\d* chunks arrived/);
+    expect(run.stderr).toMatch(/^▸ asking guide: What is hpcserve\?$/m);
+    expect(run.stdout).toMatch(/^hpcserve serves language models on Slurm clusters\./m);
 
     // The printed lines are given to a shell as a person would paste them.
     const line = (start: string): string => {
@@ -63,44 +65,41 @@ describe('npm run quickstart', () => {
     expect(left).toEqual([]);
   }, 180_000);
 
-  it('ends with what doctor says where the first question is not answered', async () => {
-    const gguf = join(root, 'examples/quickstart.gguf');
-    const kept = join(folder, 'quickstart.gguf');
-    renameSync(gguf, kept);
-    try {
-      // The weights of one letter of the question are no numbers.
-      copyFileSync(kept, gguf);
-      const { tensors } = readGguf(gguf);
-      const embedding = tensors.find(({ name }) => name === 'token_embd.weight')!;
-      const vocabulary = Vocabulary.open(gguf);
-      const [letter] = vocabulary.tokenize('Why', { add_special: false });
-      vocabulary.close();
-      const file = openSync(gguf, 'r+');
-      const row_bytes = embedding.size_bytes / embedding.shape[1]!;
-      writeSync(
-        file,
-        Buffer.alloc(row_bytes, 0xff),
-        0,
-        row_bytes,
-        embedding.offset_bytes + letter! * row_bytes,
-      );
-      closeSync(file);
-      const run = spawnSync('npm', ['run', '--silent', 'quickstart'], {
-        cwd: root,
-        env: environment,
-        encoding: 'utf8',
-        timeout: 120_000,
-      });
-      expect(run.status, run.stderr).toBe(8);
-      expect(run.stderr).toMatch(/▸ no answer came; hpcserve doctor --site local says\nPASSED {3}node: /);
-      // Whether the replicas are known to have failed by then, or the keeper is at it, a moment decides.
-      expect(run.stderr).toMatch(/^(PASSED|WARNING|FAILED) {2,3}deployment quickstart: /m);
-      expect(run.stderr).toMatch(
-        /error: the model is deployed, .*E_QUICKSTART\]\n {2}because: .*no numbers.*E_REPLICA_FAILED\]/,
-      );
-      expect(run.stderr).not.toMatch(/HPCSERVE_DEBUG|^ {4}at /m);
-    } finally {
-      renameSync(kept, gguf);
-    }
+  it('ends with what doctor says where the first question is not answered', () => {
+    const gguf = join(folder, 'broken.gguf');
+    execFileSync(process.execPath, [join(root, 'cli/hpcserve.mjs'), 'model', 'synth', gguf, '--seed', '1']);
+    // The weights of one letter of the question are no numbers.
+    const { tensors } = readGguf(gguf);
+    const embedding = tensors.find(({ name }) => name === 'token_embd.weight')!;
+    const vocabulary = Vocabulary.open(gguf);
+    const letter = vocabulary.tokenize(' hpcserve', { add_special: false }).at(-1);
+    vocabulary.close();
+    const file = openSync(gguf, 'r+');
+    const row_bytes = embedding.size_bytes / embedding.shape[1]!;
+    writeSync(
+      file,
+      Buffer.alloc(row_bytes, 0xff),
+      0,
+      row_bytes,
+      embedding.offset_bytes + letter! * row_bytes,
+    );
+    closeSync(file);
+    const yaml = join(folder, 'model.yaml');
+    const example = readFileSync(join(root, 'examples/quickstart.yaml'), 'utf8');
+    writeFileSync(yaml, example.replace('./guide.gguf', gguf));
+    const run = spawnSync('npm', ['run', '--silent', 'quickstart', '--', yaml], {
+      cwd: root,
+      env: environment,
+      encoding: 'utf8',
+      timeout: 120_000,
+    });
+    expect(run.status, run.stderr).toBe(8);
+    expect(run.stderr).toMatch(/▸ no answer came; hpcserve doctor --site local says\nPASSED {3}node: /);
+    // Whether the replicas are known to have failed by then, or the keeper is at it, a moment decides.
+    expect(run.stderr).toMatch(/^(PASSED|WARNING|FAILED) {2,3}deployment quickstart: /m);
+    expect(run.stderr).toMatch(
+      /error: the model is deployed, .*E_QUICKSTART\]\n {2}because: .*no numbers.*E_REPLICA_FAILED\]/,
+    );
+    expect(run.stderr).not.toMatch(/HPCSERVE_DEBUG|^ {4}at /m);
   }, 180_000);
 });

@@ -1,5 +1,5 @@
 /** `hpcserve try` in a real terminal: a model is served, answers, and nothing of it is left. */
-import { spawnSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,13 +22,13 @@ function left(): unknown[] {
 }
 
 /** In a terminal of its own. */
-function typeTry(): {
+function typeTry(...args: string[]): {
   pty: IPty;
   ended: Promise<number>;
   seen: () => string;
   shows: (words: RegExp, from?: number) => Promise<void>;
 } {
-  const pty = spawnPty(process.execPath, [command, 'try'], {
+  const pty = spawnPty(process.execPath, [command, 'try', ...args], {
     cols: 100,
     rows: 30,
     cwd: home,
@@ -55,7 +55,10 @@ afterEach(() => {
 
 describe('hpcserve try', () => {
   it('chats in a terminal, ends an answer with Ctrl-C, and cleans up', async () => {
-    const { pty, ended, seen, shows } = typeTry();
+    // Random weights, whose answers do not end by themselves.
+    const file = join(home, 'tiny-random.gguf');
+    execFileSync(process.execPath, [command, 'model', 'synth', file, '--seed', '1'], { env: environment });
+    const { pty, ended, seen, shows } = typeTry(file);
     await shows(/Ask tiny-random\.[\s\S]*> /);
     let from = seen().length;
     pty.write('Why do ships float?\r');
@@ -80,16 +83,16 @@ describe('hpcserve try', () => {
     expect(left()).toEqual([]);
   }, 120_000);
 
-  it('takes questions from a pipe', () => {
-    const { status, stdout, stderr } = spawnSync(process.execPath, [command, 'try', '--max-tokens', '4'], {
+  it('without a file has a model that answers, also questions from a pipe', () => {
+    const { status, stdout, stderr } = spawnSync(process.execPath, [command, 'try'], {
       cwd: home,
       env: environment,
-      input: 'Why?\n\nHow?\n',
+      input: 'How do I deploy a model?\n\nand how do I stop it?\n',
       encoding: 'utf8',
       timeout: 100_000,
     });
     expect(status, stderr).toBe(0);
-    expect(stdout.trimEnd().split('\n').length).toBeGreaterThanOrEqual(2);
+    expect(stdout).toMatch(/`hpcserve deploy model\.yaml`[^\n]*\n[^\n]*`hpcserve stop my-deployment`/);
     expect(left()).toEqual([]);
   }, 120_000);
 
