@@ -43,7 +43,7 @@ export async function socketWay(dial: Dial, events: WayEvents): Promise<SessionW
   };
 }
 
-/** @throws Error where the connection has no room */
+/** @throws Error where the connection has no room, or is closed */
 export function channelWay(connection: ChannelConnection, events: WayEvents): SessionWay {
   const kept = connection.opened > 0;
   const channel = connection.open({
@@ -52,6 +52,8 @@ export function channelWay(connection: ChannelConnection, events: WayEvents): Se
     drained: () => events.drained(),
     closed: (error) => events.lost(error ?? new Error('the channel was closed')),
   });
+  // The connection may have ended over this very frame, if its peer reads nothing.
+  if (channel.over) throw new Error('the connection was closed');
   return {
     kept,
     write: (bytes) => channel.write(bytes),
