@@ -24,7 +24,7 @@ const race_ms_max = 400;
 const attempts_max = 3;
 /**
  * Of one number of rows, ours may take so much longer than ggml's; and so much where all together are that much faster,
- * since weights lie in one layout for all. Lower: noise decides for ggml's; higher: a product may be so much slower than
+ * since weights lie in one layout for all. Lower: noise decides for ggml's; higher: some products may be slower than
  * before.
  */
 const slower_max = 1.1;
