@@ -64,7 +64,7 @@ export class SeriesIndex {
   }
 }
 
-/** Of the same session and key. A model that no session serves is a name that a client made up, of its request alone. */
+/** Of the same session and key. A model that no session serves is a client's own name for it, of its request alone. */
 function isSame(one: SeriesMembers, other: SeriesMembers): boolean {
   return (
     one.user === other.user &&

@@ -37,7 +37,7 @@ export class TailWriter {
     if (this.#bytes >= file_bytes_max) this.#goOn();
     this.#fd ??= openSync(tailFile(this.#ledger, this.#file), 'a', 0o600);
     const line = this.#encoder.encode(records, gap);
-    // A character takes up to three bytes. The same buffer each time: a new one is a new piece of work for the collector.
+    // A character takes up to three bytes. The same buffer each time: a new one is more work for the collector.
     if (this.#buffer.length < 3 * line.length) this.#buffer = Buffer.allocUnsafeSlow(6 * line.length);
     const bytes = this.#buffer.write(line);
     try {
