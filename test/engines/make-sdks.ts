@@ -2,7 +2,7 @@
  * Clients of others for JavaScript, from npm's registry: two folders, since the earlier ones want an earlier zod, and
  * the Node that the current ones ask for. Every package has the version of `sdks/*` / `package-lock.json`.
  */
-import { copyFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { sdkGenerations, sdkNodeIn } from './environments.ts';
@@ -27,7 +27,8 @@ export async function makeSdks(say: (line: string) => void): Promise<void> {
         dependencies: Record<string, string>;
       };
       say(Object.keys(dependencies).join(', '));
-      await run(['npm', 'ci', '--prefix', into, '--ignore-scripts', '--no-audit', '--no-fund']);
+      // Behind a symbolic link npm takes the folder for a package of the one that has the link.
+      await run(['npm', 'ci', '--prefix', realpathSync(into), '--ignore-scripts', '--no-audit', '--no-fund']);
     }
     const node = sdkNodeIn(folder);
     if (!existsSync(node)) throw new NotHere(`npm has no Node for ${process.platform}-${process.arch}`);
