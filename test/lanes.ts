@@ -23,6 +23,8 @@ const alone: Readonly<Record<string, string>> = {
     'promises of 30 ms a token are kept, measured on cores that nobody else has',
   'test/e2e/backfill.e2e.test.ts':
     'KV of six streams leaves a node within the two seconds that Slurm gives it',
+  'test/agent/node/native-gpu.test.ts':
+    'one worker at a time has a device of this machine, and the end-to-end suite has it, too',
   'test/agent/adapters/vllm.test.ts': real_vllm,
   'test/agent/adapters/vllm-memory.test.ts': real_vllm,
   'test/agent/node/vllm-life.test.ts': real_vllm,

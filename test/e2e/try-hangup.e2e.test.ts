@@ -21,7 +21,7 @@ afterEach(() => {
 });
 
 const starting = /gateway up/;
-const waiting = /Ask tiny-random\.[\s\S]*> /;
+const waiting = /Ask guide\.[\s\S]*> /;
 
 it.each<[string, RegExp, (pty: IPty) => void]>([
   ['a signal while it starts', starting, (pty) => pty.kill('SIGHUP')],
