@@ -29,6 +29,10 @@ export interface Conversation {
  */
 export async function converse(context: CliContext, with_: Conversation, signal: AbortSignal): Promise<void> {
   const { tty } = context;
+  // A terminal that is gone can neither be read nor be given back its ways: who hung up is told by a signal.
+  process.stdin.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EIO') throw error;
+  });
   const lines = createInterface({
     input: process.stdin,
     output: process.stderr,

@@ -65,9 +65,9 @@ async function tryIn(
       models: [{ name, source: model, engine: 'native', max_sequences: 2 }],
     }),
   );
-  // A terminal that is closed ends it as Ctrl-C does.
+  // A terminal that is closed ends it as Ctrl-C does. The kernel says so, and often a shell or the terminal again.
   const hangUp = new AbortController();
-  process.once('SIGHUP', () => hangUp.abort(new Error('the terminal was closed')));
+  process.on('SIGHUP', () => hangUp.abort(new Error('the terminal was closed')));
   const signal = AbortSignal.any([context.signal, hangUp.signal]);
   const read = readSpec(context, spec_file);
   const view = progressView({ ...context, json: false });
