@@ -113,8 +113,11 @@ async function stream(seed: number): Promise<string> {
   return Promise.race([read(), late()]);
 }
 
-/** A stream that nobody but idle nodes may serve. */
-function onIdleNode(max_tokens: number): APIPromise<Stream<OpenAI.Completion>> {
+/** Of each replica. */
+const max_sequences = 8;
+
+/** A stream that nobody but replicas of a tier may serve. */
+function onTier(tier: 'stable' | 'scavenger', max_tokens: number): APIPromise<Stream<OpenAI.Completion>> {
   const client = new OpenAI({ baseURL: door.url, apiKey: door.key, maxRetries: 0 });
   const body = {
     model: 'toy',
@@ -123,7 +126,7 @@ function onIdleNode(max_tokens: number): APIPromise<Stream<OpenAI.Completion>> {
     stream: true,
     ...{ ignore_eos: true },
   } as const;
-  return client.completions.create(body, { headers: { 'x-hpcserve-qos': 'tier=scavenger' } });
+  return client.completions.create(body, { headers: { 'x-hpcserve-qos': `tier=${tier}` } });
 }
 
 describe('replicas on idle nodes', () => {
@@ -134,7 +137,7 @@ describe('replicas on idle nodes', () => {
       cpu_threads: 1,
       context_tokens: 512,
       // Room for all streams at the one that stays, whoever of the three has begun which.
-      max_sequences: 8,
+      max_sequences,
       batch_invariant: true,
       tier: 'stable',
       devices: { kind: 'gpu', node_kinds: ['a100', 'scavenge-gh200'] },
@@ -176,11 +179,11 @@ describe('replicas on idle nodes', () => {
     // Somebody has looked while they served.
     await json('backfill', '--once');
     const before = (await onIdleNodes()).map(({ job_id }) => job_id);
-    // The fullest batch is filled first: one that begins on an idle node draws others there, if not all of them.
-    const first = await onIdleNode(400);
+    // The replica that stays is full meanwhile, so that all of them begin on idle nodes.
+    const others = await Promise.all(Array.from({ length: max_sequences }, () => onTier('stable', 400)));
     const streams = Promise.all(seeds.map(stream));
-    await expect.poll(runningOnIdleNodes, { timeout: 10_000, interval: 50 }).toBeGreaterThan(1);
-    first.controller.abort();
+    await expect.poll(runningOnIdleNodes, { timeout: 10_000, interval: 50 }).toBe(seeds.length);
+    for (const other of others) other.controller.abort();
     const urgent = await cluster.runAs('user', [
       'sbatch',
       '--parsable',
@@ -222,7 +225,7 @@ describe('replicas on idle nodes', () => {
       )
       .toBeGreaterThan(0);
     // An answer counts where it ended, so that one ends there.
-    for await (const _ of await onIdleNode(8));
+    for await (const _ of await onTier('scavenger', 8));
     const report = await json<ScavengerReport>('backfill', '--report');
     expect(report.all.preempted).toBe(2);
     expect(report.all.completion_tokens).toBeGreaterThan(0);
