@@ -11,6 +11,7 @@ import {
 } from 'node:http';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
+import { withAgentTime } from '../../spec/worker-timings.ts';
 import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
 import { bodyTooLarge } from './read-whole.ts';
@@ -81,6 +82,7 @@ class Passage {
   readonly #passed: ClientRequest;
   readonly #deadlines: DeadlineWatch;
   readonly #unanswered: UnansweredRequest;
+  readonly #began_ms = performance.now();
   #answer: IncomingMessage | undefined;
   /** 1 while a stream of events is on its way. */
   #streams = 0;
@@ -172,15 +174,14 @@ class Passage {
       this.#fail(`it answered with the impossible status ${status}`);
       return;
     }
-    outgoing.writeHead(status, { ...passedOn(response.headers), ...answer_headers });
+    const isStream = String(response.headers['content-type']).startsWith('text/event-stream');
+    const timed = isStream ? {} : this.#timings(response.headers);
+    outgoing.writeHead(status, { ...passedOn(response.headers), ...timed, ...answer_headers });
     outgoing.flushHeaders();
     // Before the pipe ends what is sent.
-    response.once('end', () => {
-      const timings = response.trailers[headerNames.timings];
-      if (timings !== undefined) outgoing.addTrailers({ [headerNames.timings]: timings });
-    });
+    if (isStream) response.once('end', () => outgoing.addTrailers(this.#timings(response.trailers)));
     response.pipe(outgoing);
-    if (String(response.headers['content-type']).startsWith('text/event-stream')) {
+    if (isStream) {
       this.#streams = 1;
       traffic.streams++;
     }
@@ -195,6 +196,13 @@ class Passage {
     });
     response.on('aborted', () => this.#cut());
     response.on('error', () => this.#cut());
+  }
+
+  /** Where the time went, for a gateway that traces this request. */
+  #timings(said: NodeJS.Dict<string | string[]>): Record<string, string> {
+    if (this.#proxied.incoming.headers[headerNames.timings] === undefined) return {};
+    const elapsed_ms = performance.now() - this.#began_ms;
+    return { [headerNames.timings]: withAgentTime(said[headerNames.timings], elapsed_ms) };
   }
 
   /** An engine that hangs keeps its connections open. */

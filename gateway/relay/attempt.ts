@@ -279,7 +279,7 @@ function requestHead(
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
     `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
     `${atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
-    `${trace && session.facts.engine === 'native' ? `${headers.timings}: 1\r\n` : ''}` +
+    `${trace ? `${headers.timings}: 1\r\n` : ''}` +
     `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
     `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`
   );

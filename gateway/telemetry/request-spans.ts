@@ -28,7 +28,8 @@ type AddSpan = (span: Span) => void;
  * ```
  *   chat MODEL (server)                  from the request's arrival to what is decided of it
  *   ├─ chat MODEL (client)               an attempt with one replica
- *   │  └─ compute MODEL (server)         where a native replica tells: events queue, prefill and decode
+ *   │  └─ serve MODEL (server)           its node agent's part
+ *   │     └─ compute MODEL (internal)    its device worker's, of native replicas: events queue, prefill and decode
  *   └─ chat MODEL (client)               another one
  * ```
  */
@@ -174,16 +175,36 @@ export class AttemptSpans {
     });
   }
 
-  /** What the replica says of where the time went, when its answer is whole. What cannot be read is left out. */
+  /** What the node says of where the time went, when its answer is whole. What cannot be read is left out. */
   computed(said: string | undefined): void {
     const timings = said === undefined ? undefined : parseTimings(said);
     if (!timings) return;
-    const { trace_id } = this.#context;
-    const { served, session } = this.#replica;
-    const events: SpanEvent[] = [];
     const end_ms = this.#facts.now_ms();
-    // Its own clock may be wrong; that its answer has just ended is known here.
-    const start_ms = Math.max(this.#start_ms, end_ms - sumOf(timings));
+    const { agent } = timings;
+    const served_by = agent === undefined ? this.#context.span_id : this.#serve(end_ms, agent);
+    if (timings.queue !== undefined) this.#compute(served_by, end_ms, timings);
+  }
+
+  /** @returns its id */
+  #serve(end_ms: number, agent_ms: number): string {
+    const span_id = newSpanId();
+    const { session, served } = this.#replica;
+    this.#facts.add({
+      trace_id: this.#context.trace_id,
+      span_id,
+      parent_id: this.#context.span_id,
+      name: `serve ${served.name}`,
+      kind: 'server',
+      start_ms: this.#beginOf(end_ms, agent_ms),
+      end_ms,
+      attributes: this.#place,
+    });
+    return span_id;
+  }
+
+  #compute(parent_id: string, end_ms: number, timings: WorkerTimings): void {
+    const start_ms = this.#beginOf(end_ms, sumOf(timings));
+    const events: SpanEvent[] = [];
     let at_ms = start_ms;
     for (const phase of workerPhases) {
       const duration_ms = timings[phase];
@@ -192,16 +213,26 @@ export class AttemptSpans {
       at_ms += duration_ms;
     }
     this.#facts.add({
-      trace_id,
+      trace_id: this.#context.trace_id,
       span_id: newSpanId(),
-      parent_id: this.#context.span_id,
-      name: `compute ${served.name}`,
-      kind: 'server',
+      parent_id,
+      name: `compute ${this.#replica.served.name}`,
+      kind: 'internal',
       start_ms,
       end_ms,
-      attributes: { 'host.name': session.facts.node, 'hpcserve.session': session.facts.session_id },
+      attributes: this.#place,
       events,
     });
+  }
+
+  /** The node's own clock may be wrong; that its answer has just ended is known here. */
+  #beginOf(end_ms: number, duration_ms: number): number {
+    return Math.max(this.#start_ms, end_ms - duration_ms);
+  }
+
+  get #place(): Attributes {
+    const { node, session_id } = this.#replica.session.facts;
+    return { 'host.name': node, 'hpcserve.session': session_id };
   }
 }
 

@@ -55,9 +55,9 @@ it('samples as large a share as was asked for, each trace the same everywhere', 
 
 it('timings of a worker travel as they are, and nothing else is taken for some', () => {
   const ms = fc.integer({ min: 0, max: 1e9 }).map((us) => us / 1000);
-  const phases = ['queue', 'prefill', 'decode'];
+  const phases = ['queue', 'prefill', 'decode', 'agent'];
   fc.assert(
-    fc.property(fc.array(ms, { minLength: 1, maxLength: 3 }), (durations) => {
+    fc.property(fc.array(ms, { minLength: 1, maxLength: 4 }), (durations) => {
       const timings = Object.fromEntries(durations.map((duration, at) => [phases[at]!, duration]));
       expect(parseTimings(formatTimings(timings))).toEqual(timings);
     }),

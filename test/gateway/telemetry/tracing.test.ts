@@ -11,7 +11,6 @@ import {
   json,
   type Stage,
   startStage,
-  stream,
   until,
   usageEvent,
 } from '../support.ts';
@@ -42,7 +41,7 @@ const named = (name: string, kind: number): ReceivedSpan[] =>
   receiver.spans.filter((span) => span.name === name && span.kind === kind);
 const server = (): ReceivedSpan[] => named('chat tiny', 2);
 const attempts = (): ReceivedSpan[] => named('chat tiny', 3);
-const computed = (): ReceivedSpan[] => named('compute tiny', 2);
+const computed = (): ReceivedSpan[] => named('compute tiny', 1);
 const traced = (count = 1): Promise<void> => until(() => server().length === count, `${count} trace(s)`);
 
 describe('a request', () => {
@@ -139,11 +138,11 @@ describe('a request', () => {
   });
 });
 
-describe('what a native replica says of its time', () => {
+describe('what a node says of its time', () => {
   const phases = (span: ReceivedSpan) =>
     span.events.map(({ name, attributes }) => [name, attributesOf(attributes)['hpcserve.duration_ms']]);
 
-  it('is a span below the attempt: of an answer that comes whole, from its head', async () => {
+  it('is a span below the attempt: of an answer in one piece, from its head', async () => {
     await staged();
     const replica = await stage.session((request, response) => {
       expect(request.headers['x-hpcserve-timings']).toBe('1');
@@ -182,12 +181,24 @@ describe('what a native replica says of its time', () => {
     ]);
   });
 
-  it('is left out where it cannot be read, and not asked of other engines', async () => {
+  it('is the agent’s alone where the engine tells nothing', async () => {
     await staged();
-    const wrapped = await stage.session(stream([chunkEvent('a', 'stop'), doneEvent]), {
-      engine: 'vllm',
-      name: 'other',
-    });
+    const wrapped = await stage.session(
+      (request, response) => {
+        response.setHeader('x-hpcserve-timings', 'agent;dur=0.125');
+        return json(chatAnswer)(request, response);
+      },
+      { engine: 'vllm' },
+    );
+    await (await stage.post(path, chat)).text();
+    await until(() => named('serve tiny', 2).length === 1, 'the span of the agent');
+    expect(wrapped.requests[0]!.headers['x-hpcserve-timings']).toBe('1');
+    expect(named('serve tiny', 2)[0]!.parentSpanId).toBe(attempts()[0]!.spanId);
+    expect(computed()).toEqual([]);
+  });
+
+  it('is left out where it cannot be read', async () => {
+    await staged();
     await stage.session(
       (request, response) => {
         response.setHeader('x-hpcserve-timings', 'queue;dur=-1');
@@ -196,10 +207,8 @@ describe('what a native replica says of its time', () => {
       { node: 'second' },
     );
     await (await stage.post(path, chat)).text();
-    await (await stage.post(path, { ...chat, model: 'other', stream: true })).text();
-    await until(() => named('chat other', 2).length === 1 && server().length === 1, 'both traces');
-    expect(computed()).toEqual([]);
-    expect(wrapped.requests[0]!.headers).not.toHaveProperty('x-hpcserve-timings');
+    await traced();
+    expect([...computed(), ...named('serve tiny', 2)]).toEqual([]);
   });
 });
 

@@ -37,11 +37,14 @@ it.each([true, false])('streamed: %s', async (stream) => {
   const client = gateway.client();
   if (stream) for await (const _ of await client.chat.completions.create({ ...asked, stream }));
   else await client.chat.completions.create({ ...asked, stream });
-  await until(() => receiver.spans.length === 3, 'three spans');
-  const [request, attempt, compute] = ['chat toy 2', 'chat toy 3', 'compute toy 2'].map((wanted) =>
-    receiver.spans.find(({ name, kind }) => `${name} ${kind}` === wanted),
+  await until(() => receiver.spans.length === 4, 'four spans');
+  const [request, attempt, serve, compute] = ['chat toy 2', 'chat toy 3', 'serve toy 2', 'compute toy 1'].map(
+    (wanted) => receiver.spans.find(({ name, kind }) => `${name} ${kind}` === wanted),
   );
-  expect([attempt!.parentSpanId, compute!.parentSpanId]).toEqual([request!.spanId, attempt!.spanId]);
+  const parents = [attempt, serve, compute].map((span) => span!.parentSpanId);
+  expect(parents).toEqual([request, attempt, serve].map((span) => span!.spanId));
+  expect(durationOf(compute!)).toBeLessThanOrEqual(durationOf(serve!));
+  expect(durationOf(serve!)).toBeLessThanOrEqual(durationOf(attempt!));
   expect(new Set(receiver.spans.map(({ traceId }) => traceId)).size).toBe(1);
   expect(compute!.events.map(({ name }) => name)).toEqual(['queue', 'prefill', 'decode']);
   const [queue, prefill, decode] = compute!.events.map(({ attributes }) =>
