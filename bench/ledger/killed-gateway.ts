@@ -32,6 +32,9 @@ const clients = 16;
 /** A holder starts its gateway again at once after the first end, and after ever longer pauses from the third on. */
 const kills_each = 2;
 const start_ms = 240_000;
+/** Answers before a gateway's code is compiled, and those whose CPU time is measured then. */
+const warm_answers = 2000;
+const measured_answers = 3000;
 
 export interface KillOutcome {
   kills: number;
@@ -43,6 +46,8 @@ export interface KillOutcome {
   /** Requests of the ledger, and what its sums by hour say. */
   rows: number;
   summed: number;
+  /** CPU time that the event loop of the first gateway took for a request, all on, µs. */
+  request_us: number;
 }
 
 /** Kills the gateway so many times, each after another part of a second under load. */
@@ -55,6 +60,7 @@ export async function killUnderLoad(
   const answered: string[] = [];
   let done = false;
   let asking: Promise<void>[] = [];
+  let request_us: number | undefined;
   for (let killed = 0; killed < kills; ) {
     await using holder = stage.startHolder();
     let pid = 0;
@@ -67,6 +73,7 @@ export async function killUnderLoad(
         asking = Array.from({ length: clients }, (_, client) =>
           askUntil(() => done, `${endpoint.url}/v1/chat/completions`, key, client, answered),
         );
+      request_us ??= await costOfRequest(pid, answered);
       const before = answered.length;
       await until(() => answered.length >= before + clients, 'answers', start_ms);
       await delay((killed * 37) % 300);
@@ -77,10 +84,23 @@ export async function killUnderLoad(
   }
   done = true;
   await Promise.all(asking);
-  return { kills, answered: answered.length, ...compare(stage.ledger, answered) };
+  return { kills, answered: answered.length, request_us: request_us!, ...compare(stage.ledger, answered) };
 }
 
-function compare(ledger: string, answered: readonly string[]): Omit<KillOutcome, 'kills' | 'answered'> {
+/** Of the process's first thread, which is its event loop: those that move requests into tables are others. */
+async function costOfRequest(pid: number, answered: readonly string[]): Promise<number> {
+  const loop_us = (): number =>
+    Number(readFileSync(`/proc/${pid}/task/${pid}/schedstat`, 'utf8').split(' ')[0]) / 1000;
+  await until(() => answered.length >= warm_answers, 'answers of a warm gateway', start_ms);
+  const [answers, before_us] = [answered.length, loop_us()];
+  await until(() => answered.length >= answers + measured_answers, 'answers to measure', start_ms);
+  return (loop_us() - before_us) / (answered.length - answers);
+}
+
+function compare(
+  ledger: string,
+  answered: readonly string[],
+): Omit<KillOutcome, 'kills' | 'answered' | 'request_us'> {
   // The last gateway was killed as well: opening the ledger takes what it had not moved into tables.
   const reader = openLedgerReader(ledger);
   const summed = reader.usage({ group_by: ['endpoint'] }).reduce((sum, { requests }) => sum + requests, 0);
