@@ -81,7 +81,7 @@ async function main(argv: string[]): Promise<number> {
     case 'shell': {
       if (!(await install(options))) return 12;
       const cluster = await startCluster(name, options);
-      const { argv: shell, folder, environment } = await userShell(cluster);
+      const { argv: shell, folder, environment } = userShell(cluster);
       say(
         `a shell of ${cluster.user.name} on cluster ${name}, with hpcserve and, in ${folder}, a model: try sinfo, or hpcserve plan model.yaml. The cluster stays up afterwards.`,
       );
