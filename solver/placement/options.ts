@@ -97,12 +97,17 @@ export function placementOptions(
   if (notAsked) return reject(...notAsked);
   if (offer.nodes_total === 0) return reject('no_nodes', 'no node of this kind is there now');
   const limit = question.time_limit_s ?? offer.time_limit_default_s;
-  if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
+  if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s) {
+    const by =
+      question.time_limit_s === undefined
+        ? 'time_limit of the site config'
+        : '--time, or else slurm.time_limit of model.yaml';
     return reject(
       'time_limit',
-      `a wall time of ${formatSlurmDuration(limit)} is asked for; at most ${formatSlurmDuration(offer.time_limit_max_s)} is allowed`,
+      `a wall time of ${formatSlurmDuration(limit)} is asked for by ${by}; at most ${formatSlurmDuration(offer.time_limit_max_s)} is allowed`,
       { needed: limit, available: offer.time_limit_max_s },
     );
+  }
 
   const choice = chooseEngine(model, offer);
   if (!('reason' in choice)) return reject(choice.constraint, choice.because, { engine: choice.engine });

@@ -143,7 +143,7 @@ describe('what cannot be done says why, in its first line of reasons', () => {
     const outcome = await plan({}, [], 'lab', { slurm: { time_limit: '2-00:00:00' } });
     expect(outcome.code).toBe(5);
     expect(outcome.stderr).toContain(
-      'a100, gh200, scav: a wall time of 2-00:00:00 is asked for; at most 1-00:00:00 is allowed',
+      'a100, gh200, scav: a wall time of 2-00:00:00 is asked for by --time, or else slurm.time_limit of model.yaml; at most 1-00:00:00 is allowed',
     );
   });
 
