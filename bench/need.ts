@@ -1,5 +1,6 @@
 /** What a bench cannot do without: a bar that nobody could look at is one that does not hold. */
 
+import type { ClusterOptions } from '../test/cluster/cluster.ts';
 import { ensureSlurmInstalled } from '../test/cluster/install.ts';
 import { acquireCluster, type ClusterLease } from '../test/cluster/shared.ts';
 
@@ -17,7 +18,7 @@ export class MissingNeed extends Error {
  * A private Slurm cluster; as root on Debian, Slurm is installed first where it is missing.
  * @throws MissingNeed where it is not there and cannot be installed
  */
-export async function benchCluster(name: string): Promise<ClusterLease> {
+export async function benchCluster(name: string, options: ClusterOptions = {}): Promise<ClusterLease> {
   const slurm = await ensureSlurmInstalled((line) => void process.stderr.write(`${line}\n`)).catch(
     (error: Error) => ({ ready: false as const, missing: error.message }),
   );
@@ -31,5 +32,5 @@ export async function benchCluster(name: string): Promise<ClusterLease> {
       'this bench starts the daemons of a Slurm cluster of its own, which only root can',
       'run it as root, such as in a container',
     );
-  return acquireCluster(name);
+  return acquireCluster(name, options);
 }

@@ -29,6 +29,7 @@ export const productionEntries = [
 export const benchEntries = [
   'bench/run.ts',
   'bench/calibrate/main.ts',
+  'bench/gateway/paced-engine.ts',
   'bench/kv-transfer/target.ts',
   'bench/soak/attacker.ts',
   'bench/soak/idle-load.ts',

@@ -21,6 +21,12 @@ export interface VllmSetup {
   args: readonly string[];
   /** Where it runs and logs. */
   folder: string;
+  /** Of weights and products. */
+  dtype?: 'bfloat16' | 'float32';
+  /** What to run it with, such as `ip netns exec NAME`, and its address there. */
+  through?: readonly string[];
+  host?: string;
+  environment?: Readonly<Record<string, string>>;
 }
 
 /** One that serves, from `start` to `stop`. */
@@ -37,14 +43,18 @@ export class VllmServer {
    * On all cores that this process may use, which all compute: by default vLLM keeps one of them free for its server.
    * @throws Error: it ended before it served, or took too long; with the end of its output
    */
-  static async start({ python, model_folder, context_tokens, args, folder }: VllmSetup): Promise<VllmServer> {
+  static async start(setup: VllmSetup): Promise<VllmServer> {
+    const { python, model_folder, context_tokens, args, folder } = setup;
+    const { dtype = 'bfloat16', through = [], host = '127.0.0.1' } = setup;
     const port = await freePort();
     const bin = dirname(python);
     const log_file = join(folder, 'vllm.log');
     const output = openSync(log_file, 'w');
-    const shape = ['--dtype', 'bfloat16', '--max-model-len', String(context_tokens)];
-    const listening = ['--host', '127.0.0.1', '--port', String(port)];
-    const child = spawn(python, [join(bin, 'vllm'), 'serve', model_folder, ...shape, ...args, ...listening], {
+    const shape = ['--dtype', dtype, '--max-model-len', String(context_tokens)];
+    const listening = ['--host', host, '--port', String(port)];
+    const serve = [python, join(bin, 'vllm'), 'serve', model_folder, ...shape, ...args, ...listening];
+    const [program, ...argv] = [...through, ...serve];
+    const child = spawn(program!, argv, {
       cwd: folder,
       env: {
         ...process.env,
@@ -54,11 +64,13 @@ export class VllmServer {
         VLLM_CPU_KVCACHE_SPACE: String(kv_gib),
         VLLM_NO_USAGE_STATS: '1',
         HF_HUB_OFFLINE: '1',
+        ...setup.environment,
       },
       stdio: ['ignore', output, output],
       detached: true,
     });
-    const vllm = new VllmServer(`http://127.0.0.1:${port}/v1`, child);
+    const origin = `http://${host}:${port}`;
+    const vllm = new VllmServer(`${origin}/v1`, child);
     for (const end_ms = performance.now() + 1000 * ready_s; ; ) {
       if (child.exitCode !== null)
         throw new Error(`vLLM ended with ${child.exitCode}: ${lastLines(log_file)}`);
@@ -66,13 +78,19 @@ export class VllmServer {
         await vllm.stop();
         throw new Error(`vLLM does not serve: ${lastLines(log_file)}`);
       }
-      if (await serves(port)) return vllm;
+      if (await serves(origin)) return vllm;
       await sleep(250);
     }
   }
 
+  /** Of its first process, which started the others. */
+  get pid(): number {
+    return this.#child.pid!;
+  }
+
   /** Ends it and the processes that it started, which are one group. */
   async stop(): Promise<void> {
+    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
     const ended = new Promise((resolve) => this.#child.once('exit', resolve));
     process.kill(-this.#child.pid!, 'SIGTERM');
     await ended;
@@ -84,9 +102,9 @@ function lastLines(log_file: string): string {
   return readFileSync(log_file, 'utf8').split('\n').slice(-error_lines).join('\n');
 }
 
-async function serves(port: number): Promise<boolean> {
+async function serves(origin: string): Promise<boolean> {
   try {
-    return (await fetch(`http://127.0.0.1:${port}/health`)).ok;
+    return (await fetch(`${origin}/health`)).ok;
   } catch {
     return false; // Nobody listens yet.
   }

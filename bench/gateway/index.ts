@@ -1,28 +1,13 @@
-import { mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { availableParallelism, tmpdir } from 'node:os';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { packageRoot } from '../../host/package-root.ts';
-import { type Delegation, LocalSession, ProviderKey, RendezvousRegistry } from '../../mesh/index.ts';
-import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
-import type { KeySettings } from '../../spec/key-settings.ts';
-import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { fixedRate, type Load, saturate } from './load.ts';
 import { manyStreams, memoryOfStreams } from './many-streams.ts';
 import { median } from './median.ts';
-import { writeProxyConfig, writeUpstreamConfig } from './nginx.ts';
-import { type Pace, type PacedUpstream, startPacedPlain, startPacedSession } from './paced-upstream.ts';
-import { type Pinned, startPinned, untilListening } from './process.ts';
-import { ensurePrograms, type Program } from './programs.ts';
-import {
-  beat,
-  delegationOf,
-  freePort,
-  makeKey,
-  metadata,
-  untilServed,
-  writeGatewayConfig,
-} from './setting.ts';
+import { ensurePrograms } from './programs.ts';
+import { pacedRequest, requestBody } from './requests.ts';
+import { type Closers, type GatewayStage, openStage, type RunningProxy } from './stage.ts';
 import { measureRest, measureStreams, pacedModels } from './streams.ts';
 
 const pairs = 10;
@@ -31,41 +16,6 @@ const saturation = { connections: 64, duration_s: 2 };
 const steady = { rate_per_s: 300, duration_s: 4 };
 const latencyRounds = 3;
 
-const requestBody = JSON.stringify({
-  model: 'bench',
-  messages: [
-    { role: 'system', content: 'You are a helpful assistant.' },
-    { role: 'user', content: 'Say hello to the world, please, and be brief about it.' },
-  ],
-  max_tokens: 64,
-  temperature: 0.7,
-});
-const streamBodyOf = (model: string, { events, pause_ms }: Pace): string =>
-  JSON.stringify({ ...JSON.parse(requestBody), model, stream: true, pace: { events, pause_ms } });
-
-/** A key with every limit there is, none of which is reached; it also trusts the bench's provider alone. */
-const keySettings: KeySettings = {
-  requests_per_minute: 1e9,
-  tokens_per_minute: 1e9,
-  budget: { tokens: 1e15, window: 'month' },
-  qos: 'tier=stable',
-};
-
-const answer = JSON.stringify({
-  id: 'chatcmpl-bench',
-  object: 'chat.completion',
-  created: 1,
-  model: 'bench',
-  choices: [
-    {
-      index: 0,
-      message: { role: 'assistant', content: 'Hello, world! '.repeat(8).trim() },
-      finish_reason: 'stop',
-    },
-  ],
-  usage: { prompt_tokens: 29, completion_tokens: 32, total_tokens: 61 },
-});
-
 export const gatewayBench: Bench = {
   name: 'gateway',
   describe:
@@ -73,23 +23,11 @@ export const gatewayBench: Bench = {
   run,
 };
 
-/** What runs while the bench measures. */
-interface Stage {
-  programs: Record<Program, string>;
-  folder: string;
-  key: string;
-  gateway: Pinned & { url: string };
-  nginx: Pinned & { url: string };
-  nginxStream: Pinned & { url: string };
-  upstreamUrl: string;
-  loadCores: number[];
-}
-
 const parts = {
   throughput: measureThroughput,
   latency: measureLatency,
-  streams: (stage: Stage, { log }: BenchOptions) => measureStreams(stage, streamBodyOf, log),
-  rest: (stage: Stage, { log }: BenchOptions) => measureRest(stage, log),
+  streams: (stage: GatewayStage, { log }: BenchOptions) => measureStreams(stage, pacedRequest, log),
+  rest: (stage: GatewayStage, { log }: BenchOptions) => measureRest(stage, log),
   memory: measureMemory,
 };
 type Part = keyof typeof parts;
@@ -104,7 +42,7 @@ async function run(options: BenchOptions): Promise<BenchResult[]> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-'));
   const closers: Closers = [() => rmSync(folder, { recursive: true, force: true })];
   try {
-    const stage = await setUp(folder, programs, closers);
+    const stage = await openStage(folder, programs, closers);
     const results: BenchResult[] = [];
     for (const part of wanted) results.push(...(await parts[part](stage, options)));
     return results;
@@ -113,141 +51,8 @@ async function run(options: BenchOptions): Promise<BenchResult[]> {
   }
 }
 
-type Closers = (() => Promise<unknown> | unknown)[];
-/** Starts a program on some cores, and waits until it listens. */
-type Start = (name: string, onCores: number[], command: string[], port: number) => Promise<Pinned>;
-
-async function setUp(folder: string, programs: Stage['programs'], closers: Closers): Promise<Stage> {
-  const cores = availableParallelism();
-  if (cores < 2)
-    throw new Error('the gateway bench needs two cores: one for the proxy, one for load and upstream');
-  const proxyCores = [cores - 1];
-  const loadCores = Array.from({ length: cores - 1 }, (_, core) => core);
-  const start = starter(folder, programs, closers);
-  const mesh_folder = join(folder, 'mesh');
-  const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
-  closers.push(() => registry.close());
-
-  const provider_key_file = join(folder, 'provider.key');
-  const provider = ProviderKey.loadOrCreate(provider_key_file);
-  const delegation = delegationOf(provider);
-  const nginxCommand = (config: string): string[] => [programs.nginx, '-c', config, '-p', folder];
-  const upstream = await instantUpstream(registry, delegation, folder, (config, port) =>
-    start('the upstream', loadCores, nginxCommand(config), port),
-  );
-  await pacedSession(registry, pacedModels.channels, delegation, closers, ({ identity }, beats) =>
-    startPacedSession(registry, identity, beats),
-  );
-  const paced = await pacedSession(registry, pacedModels.plain, delegation, closers, ({ identity }, beats) =>
-    startPacedPlain(identity, beats),
-  );
-
-  const config = writeGatewayConfig(folder, mesh_folder, provider_key_file, await freePort());
-  const main = join(packageRoot, 'dist/gateway/main.js');
-  const configFile = join(config.gateway_folder, gatewayFiles.config);
-  const gateway = await start(
-    'the gateway',
-    proxyCores,
-    [process.execPath, ...gatewayNodeOptions, ...gatewayFlags(), main, '--config', configFile],
-    config.port,
-  );
-  const path = '/v1/chat/completions';
-  const proxyOf = async (name: string, to: Upstream): Promise<Pinned & { url: string }> => {
-    const port = await freePort();
-    const started = await start(
-      'nginx',
-      proxyCores,
-      nginxCommand(writeProxyConfig(folder, name, port, to)),
-      port,
-    );
-    return { ...started, url: `http://127.0.0.1:${port}${path}` };
-  };
-  const nginx = await proxyOf('proxy', upstream);
-  const nginxStream = await proxyOf('stream-proxy', paced);
-
-  const origin = `http://127.0.0.1:${config.port}`;
-  const key = await makeKey(origin, config, { ...keySettings, providers: [provider.id] });
-  await untilServed(origin, key, ['bench', ...Object.values(pacedModels)]);
-  return {
-    programs,
-    folder,
-    key,
-    loadCores,
-    gateway: { ...gateway, url: origin + path },
-    nginx,
-    nginxStream,
-    upstreamUrl: `https://127.0.0.1:${upstream.port}${path}`,
-  };
-}
-
-function starter(folder: string, programs: Stage['programs'], closers: Closers): Start {
-  const log = join(folder, 'output.log');
-  const output = openSync(log, 'a');
-  return async (name, onCores, command, port) => {
-    const started = startPinned(programs.taskset, onCores, command, { cwd: folder, output });
-    closers.push(() => started.stop());
-    try {
-      await untilListening(port, started.child);
-    } catch (error) {
-      const last = readFileSync(log, 'utf8').slice(-2000);
-      throw new Error(`${name} did not start: ${last}`, { cause: error });
-    }
-    return started;
-  };
-}
-
-interface Upstream {
-  port: number;
-  session_id: string;
-}
-
-/** A session of the mesh that answers at once, always the same. */
-async function instantUpstream(
-  registry: RendezvousRegistry,
-  delegation: Delegation,
-  folder: string,
-  start: (config: string, port: number) => Promise<unknown>,
-): Promise<Upstream> {
-  const port = await freePort();
-  const session = await LocalSession.join(registry, metadata('bench', port), undefined, () => delegation);
-  const config = writeUpstreamConfig(folder, {
-    port,
-    certificate_pem: session.identity.certificate_pem,
-    private_key_pem: session.identity.privateKeyPem(),
-    heartbeat: JSON.stringify(beat(session.id, 'bench', 1)),
-    answer,
-  });
-  await start(config, port);
-  await session.update({ lifecycle: 'SERVING' });
-  return { port, session_id: session.id };
-}
-
-/** A session of the mesh whose streams keep a pace. */
-async function pacedSession(
-  registry: RendezvousRegistry,
-  model: string,
-  delegation: Delegation,
-  closers: Closers,
-  start: (session: LocalSession, heartbeat: () => string) => Promise<PacedUpstream>,
-): Promise<Upstream> {
-  let sequence = 0;
-  const session = await LocalSession.join(registry, metadata(model, 1), undefined, () => delegation);
-  const paced = await start(session, () => JSON.stringify(beat(session.id, model, sequence++)));
-  closers.push(() => paced.close());
-  await session.update({
-    lifecycle: 'SERVING',
-    metadata: { addresses: [{ host: '127.0.0.1', port: paced.port }] },
-  });
-  return { port: paced.port, session_id: session.id };
-}
-
-/** `HPCSERVE_BENCH_NODE_FLAGS` lets a developer profile the gateway (`--cpu-prof`). */
-function gatewayFlags(): string[] {
-  return (process.env.HPCSERVE_BENCH_NODE_FLAGS ?? '').split(' ').filter(Boolean);
-}
-
-async function measureThroughput(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
-  const measure = async (proxy: Pinned & { url: string }): Promise<{ rps: number; cpu_us: number }> => {
+async function measureThroughput(stage: GatewayStage, { log }: BenchOptions): Promise<BenchResult[]> {
+  const measure = async (proxy: RunningProxy): Promise<{ rps: number; cpu_us: number }> => {
     const before_us = proxy.cpu_us();
     const { requests, requests_per_s } = await saturate(
       stage.programs.wrk,
@@ -300,7 +105,7 @@ async function measureThroughput(stage: Stage, { log }: BenchOptions): Promise<B
   ];
 }
 
-async function measureLatency(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
+async function measureLatency(stage: GatewayStage, { log }: BenchOptions): Promise<BenchResult[]> {
   const { h2load } = stage.programs;
   const targets = { direct: stage.upstreamUrl, gateway: stage.gateway.url, nginx: stage.nginx.url };
   const p50: Record<keyof typeof targets, number[]> = { direct: [], gateway: [], nginx: [] };
@@ -334,14 +139,14 @@ function latencyResult(which: string, ours: number, theirs: number, bar_ms: numb
   };
 }
 
-async function measureMemory(stage: Stage, { log }: BenchOptions): Promise<BenchResult[]> {
+async function measureMemory(stage: GatewayStage, { log }: BenchOptions): Promise<BenchResult[]> {
   const { streams, events, pause_ms } = manyStreams;
   const { gateway, key } = stage;
   const measured = await memoryOfStreams(
     gateway.child.pid!,
     gateway.url,
     key,
-    streamBodyOf(pacedModels.channels, manyStreams),
+    pacedRequest(pacedModels.channels, manyStreams),
   );
   const expected = streams * (events + 1);
   if (measured.events !== expected)
@@ -366,7 +171,7 @@ async function measureMemory(stage: Stage, { log }: BenchOptions): Promise<Bench
   ];
 }
 
-function loadOf(stage: Stage, url: string): Load {
+function loadOf(stage: GatewayStage, url: string): Load {
   return {
     folder: stage.folder,
     url,

@@ -63,6 +63,7 @@ export async function saturate(
 export interface Latencies {
   p50_ms: number;
   p99_ms: number;
+  p999_ms: number;
   requests: number;
 }
 
@@ -70,9 +71,8 @@ export interface Latencies {
 export async function fixedRate(
   h2load: string,
   load: Load,
-  { rate_per_s, duration_s }: { rate_per_s: number; duration_s: number },
+  { rate_per_s, duration_s, clients = 10 }: { rate_per_s: number; duration_s: number; clients?: number },
 ): Promise<Latencies> {
-  const clients = 10;
   const body = join(load.folder, 'body.json');
   const log = join(load.folder, 'h2load.log');
   writeFileSync(body, load.body);
@@ -88,7 +88,7 @@ export async function fixedRate(
     // Connections start one after another over their common period, so that requests come evenly and not in bursts.
     '--rate=1',
     `--rate-period=${Math.max(1, Math.floor(1000 / rate_per_s))}ms`,
-    `-n${rate_per_s * duration_s}`,
+    `-n${Math.floor(rate_per_s * duration_s)}`,
     '-d',
     body,
     '-H',
@@ -107,5 +107,5 @@ export async function fixedRate(
   }
   times_us.sort((a, b) => a - b);
   const at = (share: number): number => times_us[Math.floor(share * (times_us.length - 1))]! / 1000;
-  return { p50_ms: at(0.5), p99_ms: at(0.99), requests: times_us.length };
+  return { p50_ms: at(0.5), p99_ms: at(0.99), p999_ms: at(0.999), requests: times_us.length };
 }

@@ -15,6 +15,7 @@ export async function memoryOfStreams(
   url: string,
   key: string,
   body: string,
+  { streams, opening }: Pick<typeof manyStreams, 'streams' | 'opening'> = manyStreams,
 ): Promise<StreamsRead & { pss_bytes: number; idle_bytes: number }> {
   const idle_bytes = pss(pid);
   let pss_bytes = idle_bytes;
@@ -22,7 +23,7 @@ export async function memoryOfStreams(
     pss_bytes = Math.max(pss_bytes, pss(pid));
   }, 250);
   try {
-    const read = await readStreams(url, key, body, manyStreams.streams, manyStreams.opening);
+    const read = await readStreams(url, key, body, streams, opening);
     return { ...read, pss_bytes, idle_bytes };
   } finally {
     clearInterval(watching);

@@ -1,6 +1,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { sessionServerName } from '../../spec/wire.ts';
+import { modelList } from './requests.ts';
 
 /** Folders and limits every nginx of the bench needs; `name` keeps two of them apart. */
 function frame(folder: string, name: string, http: string): string {
@@ -27,6 +28,8 @@ ${http}
 
 export interface StaticUpstream {
   port: number;
+  /** The same without TLS, for routers that speak none to their workers. */
+  plain_port: number;
   certificate_pem: string;
   private_key_pem: string;
   /** Lines of the endless heartbeat; one a second is sent. */
@@ -35,31 +38,40 @@ export interface StaticUpstream {
   answer: string;
 }
 
-/** Writes the config of an upstream that answers every request at once with the same bytes, over TLS 1.3. */
+/**
+ * Writes the config of an upstream that answers every request at once with the same bytes, over TLS 1.3 and without.
+ */
 export function writeUpstreamConfig(folder: string, upstream: StaticUpstream): string {
   const root = join(folder, 'upstream-root');
   mkdirSync(root, { recursive: true });
   const line = `${upstream.heartbeat}\n`;
   writeFileSync(join(root, 'answer.json'), upstream.answer);
+  writeFileSync(join(root, 'models.json'), modelList);
   // Served at the pace of one line a second, this lasts for an hour.
   writeFileSync(join(root, 'watch.jsonl'), line.repeat(3600));
   writeFileSync(join(folder, 'upstream.pem'), upstream.certificate_pem);
   writeFileSync(join(folder, 'upstream.key'), upstream.private_key_pem, { mode: 0o600 });
   const file = join(folder, 'upstream.conf');
+  const locations = `    location = /v1/models { try_files /models.json =404; }
+    location / { error_page 405 =200 /answer.json; try_files /answer.json =404; }`;
   writeFileSync(
     file,
     frame(
       folder,
       'upstream',
       `  types { application/json json; application/jsonl jsonl; }
+  root ${root};
   server {
     listen 127.0.0.1:${upstream.port} ssl backlog=4096;
     ssl_certificate ${join(folder, 'upstream.pem')};
     ssl_certificate_key ${join(folder, 'upstream.key')};
     ssl_protocols TLSv1.3;
-    root ${root};
     location = /hpcserve/v1/watch { limit_rate ${Buffer.byteLength(line)}; try_files /watch.jsonl =404; }
-    location / { error_page 405 =200 /answer.json; try_files /answer.json =404; }
+${locations}
+  }
+  server {
+    listen 127.0.0.1:${upstream.plain_port} backlog=4096;
+${locations}
   }`,
     ),
   );

@@ -4,16 +4,11 @@ import type { AddressInfo } from 'node:net';
 import { SessionServer } from '../../agent/node/session-server.ts';
 import { type Registry, type SessionIdentity, sessionTlsServerOptions } from '../../mesh/index.ts';
 import { agentPaths } from '../../spec/wire.ts';
+import { instantAnswer, modelList, paceOf } from './requests.ts';
 
 export interface PacedUpstream {
   port: number;
   close(): Promise<void>;
-}
-
-/** What a request says of the stream that it wants: so many events, one each `pause_ms`. */
-export interface Pace {
-  events: number;
-  pause_ms: number;
 }
 
 const heartbeat_ms = 500;
@@ -68,18 +63,20 @@ export async function startPacedPlain(
  * Streams of which each sends one event at a time, and all of the same pace at once: what a batch of sequences on an
  * engine looks like to a proxy.
  */
-class PacedStreams {
+export class PacedStreams {
   readonly #heartbeat: () => string;
   readonly #batches = new Map<number, Batch>();
   readonly #watches = new Set<NodeJS.Timeout>();
 
-  constructor(heartbeat: () => string) {
+  /** @param heartbeat of a session; absent: nobody watches */
+  constructor(heartbeat: () => string = () => '{}') {
     this.#heartbeat = heartbeat;
   }
 
   answer(request: IncomingMessage, response: ServerResponse): void {
     if (request.url === agentPaths.watch) this.#watch(response);
-    else void this.#stream(request, response);
+    else if (request.method === 'GET') answerJson(response, modelList);
+    else void this.#generate(request, response);
   }
 
   stop(): void {
@@ -99,10 +96,15 @@ class PacedStreams {
     });
   }
 
-  async #stream(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #generate(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const chunks: Buffer[] = [];
     for await (const chunk of request) chunks.push(chunk as Buffer);
-    const { pace } = JSON.parse(Buffer.concat(chunks).toString()) as { pace: Pace };
+    const { stream, messages } = JSON.parse(Buffer.concat(chunks).toString()) as {
+      stream?: boolean;
+      messages: { content: string }[];
+    };
+    if (!stream) return answerJson(response, instantAnswer);
+    const pace = paceOf(messages.at(-1)!.content);
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     let batch = this.#batches.get(pace.pause_ms);
     if (!batch) {
@@ -111,6 +113,11 @@ class PacedStreams {
     }
     batch.join(response, pace.events);
   }
+}
+
+function answerJson(response: ServerResponse, text: string): void {
+  response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
+  response.end(text);
 }
 
 /** Streams that are computed together: each iteration, each of them sends one event. */

@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
+import koffi from 'koffi';
 
 /** A child process pinned to cores. */
 export interface Pinned {
@@ -10,9 +11,6 @@ export interface Pinned {
   cpu_us(): number;
   stop(): Promise<void>;
 }
-
-/** Linux counts CPU time in USER_HZ, which is 100 on every architecture Node runs on. */
-const tick_us = 10_000;
 
 export function startPinned(
   taskset: string,
@@ -31,7 +29,7 @@ export function startPinned(
     cpu_us: () => {
       const pid = child.pid!;
       const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
-      return [String(pid), ...children].reduce((sum, one) => sum + processCpu_us(one), 0);
+      return [pid, ...children.map(Number)].reduce((sum, one) => sum + processCpu_us(one), 0);
     },
     stop: async () => {
       child.kill('SIGTERM');
@@ -42,18 +40,23 @@ export function startPinned(
   };
 }
 
-/** CPU time of all threads of a process. */
-function processCpu_us(pid: string): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8');
-  const [utime, stime] = fields
-    .slice(fields.lastIndexOf(')') + 2)
-    .split(' ')
-    .slice(11, 13);
-  return (Number(utime) + Number(stime)) * tick_us;
+const clockGettime = koffi.load('libc.so.6').func('int clock_gettime(int clock, void *time)');
+/** <linux/posix-timers.h>: the clock of a process that counts what its threads, ended ones too, ran. */
+const clock_sched = 2;
+
+/**
+ * CPU time of all threads of a process, µs. From its clock, which counts nanoseconds: /proc/PID/stat counts hundredths
+ * of a second, which are the events of a slow stream over whole seconds.
+ * @throws Error where it has ended
+ */
+export function processCpu_us(pid: number): number {
+  const time = Buffer.alloc(16);
+  if (clockGettime((~pid << 3) | clock_sched, time) !== 0) throw new Error(`process ${pid} has no clock`);
+  return Number(time.readBigInt64LE(0)) * 1e6 + Number(time.readBigInt64LE(8)) / 1e3;
 }
 
 /** Resolves when something listens; rejects after `limit_ms`, or when the child has ended. */
-export async function untilListening(port: number, child: ChildProcess, limit_ms = 10_000): Promise<void> {
+export async function untilListening(port: number, child: ChildProcess, limit_ms = 30_000): Promise<void> {
   const deadline = performance.now() + limit_ms;
   while (performance.now() < deadline) {
     if (child.exitCode !== null) throw new Error(`the process for port ${port} ended with ${child.exitCode}`);

@@ -48,7 +48,7 @@ export async function makeKey(
 }
 
 /** Of all sessions of the bench. */
-const launch_id = '0123456789abcdef';
+export const launch_id = '0123456789abcdef';
 
 export function delegationOf(provider: ProviderKey): Delegation {
   const not_after_s = Math.floor(Date.now() / 1000) + 86_400;
@@ -76,13 +76,19 @@ export function beat(session_id: string, model: string, sequence: number): Heart
   return { session_id, sequence, models: [{ ...load, kv_tokens_total: 0, kv_tokens_used: 0 }] };
 }
 
-export async function untilServed(origin: string, key: string, models: readonly string[]): Promise<void> {
-  const deadline = performance.now() + 15_000;
+export async function untilServed(
+  origin: string,
+  key: string,
+  models: readonly string[],
+  limit_ms = 15_000,
+): Promise<void> {
+  const deadline = performance.now() + limit_ms;
   for (;;) {
     const listed = await fetch(`${origin}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
     const { data } = (await listed.json()) as { data: { id: string }[] };
     if (models.every((model) => data.some(({ id }) => id === model))) return;
-    if (performance.now() > deadline) throw new Error('the gateway did not find the upstreams within 15 s');
+    if (performance.now() > deadline)
+      throw new Error(`the gateway did not find ${models.join(', ')} within ${limit_ms / 1000} s`);
     await delay(50);
   }
 }

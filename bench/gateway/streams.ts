@@ -2,12 +2,12 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { BenchResult } from '../result.ts';
 import { median } from './median.ts';
-import type { Pace } from './paced-upstream.ts';
 import type { Pinned } from './process.ts';
+import type { Pace } from './requests.ts';
 import { readStreams } from './sse.ts';
 
 /** Streams at a time, and what each of them sends. Behind a node agent, one iteration of all of them is one record. */
-const loads: readonly (Pace & { streams: number })[] = [
+export const streamLoads: readonly (Pace & { streams: number })[] = [
   { streams: 32, events: 400, pause_ms: 2 },
   { streams: 256, events: 100, pause_ms: 20 },
   { streams: 1, events: 400, pause_ms: 10 },
@@ -32,7 +32,7 @@ export async function measureStreams(
   log: (line: string) => void,
 ): Promise<BenchResult[]> {
   const results: BenchResult[] = [];
-  for (const { streams, ...pace } of loads) {
+  for (const { streams, ...pace } of streamLoads) {
     const measure = async (proxy: Proxy, model: string): Promise<number> => {
       const before_us = proxy.cpu_us();
       const { events } = await readStreams(proxy.url, key, bodyOf(model, pace), streams);

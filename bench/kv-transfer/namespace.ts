@@ -1,27 +1,38 @@
 import { spawnSync } from 'node:child_process';
 import type { Network } from './contestants.ts';
 
-const name = 'hpcserve-kv';
-const [here, there] = ['10.213.77.1', '10.213.77.2'];
-
 function ip(...args: string[]): boolean {
   return spawnSync('ip', args, { stdio: 'ignore' }).status === 0;
 }
 
+export interface Namespace {
+  network: Network;
+  /** Of this side. */
+  source: string;
+  /** Nothing comes through any more, and nobody is told. */
+  cut(): void;
+  mend(): void;
+  close(): void;
+}
+
 /**
  * A network namespace with an address of its own, joined to this one by a veth pair: two hosts on one machine.
+ * @param label of its names; a second one at a time has another, and another `subnet` (three numbers of an address)
  * @returns undefined where the system makes none (not root, no `ip`)
  */
-export function openNamespace(): { network: Network; source: string; close: () => void } | undefined {
+export function openNamespace(label = 'kv', subnet = '10.213.77'): Namespace | undefined {
+  const name = `hpcserve-${label}`;
+  const [outer, inner] = [`hpc${label}0`, `hpc${label}1`];
+  const [here, there] = [`${subnet}.1`, `${subnet}.2`];
   const close = (): void => void ip('netns', 'del', name);
   close();
   const made =
     ip('netns', 'add', name) &&
-    ip('link', 'add', 'hpckv0', 'type', 'veth', 'peer', 'name', 'hpckv1', 'netns', name) &&
-    ip('addr', 'add', `${here}/30`, 'dev', 'hpckv0') &&
-    ip('link', 'set', 'hpckv0', 'up') &&
-    ip('-n', name, 'addr', 'add', `${there}/30`, 'dev', 'hpckv1') &&
-    ip('-n', name, 'link', 'set', 'hpckv1', 'up') &&
+    ip('link', 'add', outer, 'type', 'veth', 'peer', 'name', inner, 'netns', name) &&
+    ip('addr', 'add', `${here}/30`, 'dev', outer) &&
+    ip('link', 'set', outer, 'up') &&
+    ip('-n', name, 'addr', 'add', `${there}/30`, 'dev', inner) &&
+    ip('-n', name, 'link', 'set', inner, 'up') &&
     ip('-n', name, 'link', 'set', 'lo', 'up');
   if (!made) {
     close();
@@ -32,5 +43,9 @@ export function openNamespace(): { network: Network; source: string; close: () =
     address: there,
     through: ['ip', 'netns', 'exec', name],
   };
-  return { network, source: here, close };
+  // On the far side: without the near one, what is meant for it would take the way to everywhere else.
+  const cable = (state: 'up' | 'down'): void => {
+    if (!ip('-n', name, 'link', 'set', inner, state)) throw new Error(`${inner} did not go ${state}`);
+  };
+  return { network, source: here, cut: () => cable('down'), mend: () => cable('up'), close };
 }

@@ -4,8 +4,8 @@ import { randomBytes } from 'node:crypto';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { type Dispatcher, Pool } from 'undici';
+import { packageRoot } from '../../host/package-root.ts';
 import { LocalSession, pinnedConnector, RendezvousRegistry, sessionOrigin } from '../../mesh/index.ts';
 import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
@@ -21,8 +21,8 @@ import { test_device } from './engine/test-backend.ts';
 const providerName = 'someone@local';
 /** Caches of all agents that tests start: what one measured of a model, or hashed, serves the next. */
 export const cache_home = join(tmpdir(), `hpcserve-test-cache-${process.getuid?.() ?? 0}`);
-const agentModule = fileURLToPath(new URL('../../dist/agent/main.js', import.meta.url));
-export const fixtureEngine = fileURLToPath(new URL('fixture-engine.mjs', import.meta.url));
+const agentModule = join(packageRoot, 'dist/agent/main.js');
+export const fixtureEngine = join(packageRoot, 'test/agent/fixture-engine.mjs');
 
 export function unitOf(model: Partial<ModelSpec> & { name: string }, unit: Partial<UnitSpec> = {}): UnitSpec {
   const spec = modelSchema.parse({ source: '/models/x', ...model });

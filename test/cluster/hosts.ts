@@ -102,6 +102,11 @@ export class ClusterHosts {
     for (const pid of pids.split('\n').filter(Boolean)) process.kill(Number(pid), 'SIGKILL');
   }
 
+  /** As when its cable is pulled: what runs there runs on, and reaches nobody. */
+  cut(node: string): void {
+    ip('link', 'set', this.#cable(node), 'down');
+  }
+
   /** Reaches others again; what runs there, the caller starts. */
   mend(node: string): void {
     ip('link', 'set', this.#cable(node), 'up');

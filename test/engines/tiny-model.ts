@@ -1,7 +1,8 @@
 import { execFileSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
+import { packageRoot } from '../../host/package-root.ts';
 
-const program = fileURLToPath(new URL('../agent/adapters/tiny-model.py', import.meta.url));
+const program = join(packageRoot, 'test/agent/adapters/tiny-model.py');
 
 /**
  * A model of less than a MB with random weights, as a Hugging Face folder.
