@@ -9,6 +9,7 @@ export const benches: Record<string, () => Promise<Bench>> = {
   pipeline: async () => (await import('./pipeline/index.ts')).pipelineBench,
   refactor: async () => (await import('./refactor/index.ts')).refactorBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
+  routers: async () => (await import('./routers/index.ts')).routersBench,
   ledger: async () => (await import('./ledger/index.ts')).ledgerBench,
   soak: async () => (await import('./soak/index.ts')).soakBench,
   chaos: async () => (await import('./chaos/index.ts')).chaosBench,

@@ -139,6 +139,18 @@ export function clientTools(): Environment<ClientTools> {
     : absent('needs guidellm, aiperf, vLLM and lm-eval: npm run engines -- clients');
 }
 
+/** Routers of others, by their names on the Python package index. */
+export const routerReleases = { 'vllm-router': '0.1.17', 'sglang-router': '0.3.2', smg: '1.13.0' } as const;
+export type RouterName = keyof typeof routerReleases;
+
+/** The folders of programs of those that `npm run engines -- routers` made. */
+export function routerFolders(): Partial<Record<RouterName, string>> {
+  const found: Partial<Record<RouterName, string>> = {};
+  for (const name of Object.keys(routerReleases) as RouterName[])
+    if (isReady(`routers/${name}`)) found[name] = join(engines_folder, 'routers', name, 'bin');
+  return found;
+}
+
 /** Folders of client SDKs: those of today, and older ones that are still in use. */
 export const sdkGenerations = ['current', 'earlier'] as const;
 export type SdkGeneration = (typeof sdkGenerations)[number];

