@@ -23,6 +23,7 @@ describe('a bench that lacks its data', () => {
     ['solver', 'HPCSERVE_INSTANCES'],
     ['engines', 'npm run engines -- vllm'],
     ['routers', 'npm run engines -- routers'],
+    ['loss', 'npm run engines -- vllm'],
   ])('fails before it measures: %s says what is missing and how to get it', (name, mend) => {
     const nowhere = {
       HPCSERVE_TRUTH: '/none',
