@@ -31,7 +31,8 @@ export function specialBufferTypes(ggml: Ggml): readonly Pointer[] {
  *
  * @param weights ne [k, n]
  * @param x F32, ne [k, m]
- * @param fixed_order sums of ours go in the same order for any m: slower for one row and quantized weights
+ * @param fixed_order sums of ours go in the same order for any m: slower for one row and quantized weights on AMX
+ * @param packed our products: those of another instruction set than the fastest, where that is measured
  * @returns F32, ne [n, m]
  */
 export function multiply(
@@ -40,8 +41,8 @@ export function multiply(
   weights: Pointer,
   x: Pointer | null,
   fixed_order = false,
+  packed = packedProducts(ggml),
 ): Pointer {
-  const packed = packedProducts(ggml);
   return packed?.holds(weights)
     ? packed.multiply(context, weights, x!, fixed_order)
     : ggml.ggml_mul_mat(context, weights, x)!;
@@ -54,7 +55,7 @@ export function multiply(
  * @param matrices that read the same x: each ne [k, n, experts]
  * @param x F32, ne [k, 1 or used, m]
  * @param ids I32, ne [used, m]: experts
- * @param fixed_order as above
+ * @param fixed_order, packed as above
  * @returns for each of `matrices` F32, ne [n, used, m]
  */
 export function multiplyExperts(
@@ -64,8 +65,8 @@ export function multiplyExperts(
   x: Pointer,
   ids: Pointer,
   fixed_order = false,
+  packed = packedProducts(ggml),
 ): Pointer[] {
-  const packed = packedProducts(ggml);
   const products = packed && new ExpertProducts(packed, context, x, ids, fixed_order);
   return matrices.map((weights) =>
     packed?.holds(weights) ? products!.multiply(weights) : ggml.ggml_mul_mat_id(context, weights, x, ids)!,
@@ -240,6 +241,11 @@ export class PackedProducts {
       multiplyExpertsOperator,
       set,
     );
+  }
+
+  /** Whether sums with such weights, which lie in this layout, go in one order though it was not asked for. */
+  isFixedUnasked(weights: Pointer): boolean {
+    return this.#setFor(weights, false) === this.#setFor(weights, true);
   }
 
   /** The instruction set, and what the type of the weights asks for beside it. */

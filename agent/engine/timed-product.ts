@@ -1,6 +1,11 @@
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
-import { multiply, multiplyExperts } from '../../native/packed-products.ts';
+import {
+  multiply,
+  multiplyExperts,
+  type PackedProducts,
+  packedProducts,
+} from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Compute } from '../backend/compute.ts';
@@ -27,6 +32,7 @@ export class TimedProduct {
   readonly #allocators: Pointer[] = [];
   readonly #matrices: Pointer[];
   readonly #matrix: TimedMatrix;
+  readonly #packed: PackedProducts | undefined;
   /** By rows of the result. */
   readonly #graphs = new Map<number, Pointer>();
 
@@ -34,6 +40,7 @@ export class TimedProduct {
    * @param bufferType where the weights lie: one of ggml's, or ours
    * @param row_counts rows of the result that are to be timed
    * @param weight_bytes of all matrices together, at least of one
+   * @param packed our products, in whose layout the weights may lie
    * @throws HpcserveError E_NATIVE_MEMORY
    */
   constructor(
@@ -43,6 +50,7 @@ export class TimedProduct {
     matrix: TimedMatrix,
     row_counts: readonly number[],
     weight_bytes: number,
+    packed = packedProducts(ggml),
   ) {
     const { type, n, k, experts = 1 } = matrix;
     const id = ggmlTypeByName(type).id;
@@ -50,6 +58,7 @@ export class TimedProduct {
     const count = Math.max(1, Math.round(weight_bytes / bytes));
     this.#ggml = ggml;
     this.#matrix = matrix;
+    this.#packed = packed;
     this.#compute = compute;
     const nodes = 3 * count + 2;
     this.#context = ggml.ggml_init({
@@ -118,8 +127,10 @@ export class TimedProduct {
 
   #product(matrix: Pointer, x: Pointer, m: number, ids: Pointer | undefined): Pointer {
     const ggml = this.#ggml;
-    if (ids !== undefined) return multiplyExperts(ggml, this.#context, [matrix], x, ids)[0]!;
-    return multiply(ggml, this.#context, matrix, ggml.ggml_reshape_2d(this.#context, x, this.#matrix.k, m));
+    const by = [false, this.#packed] as const;
+    if (ids !== undefined) return multiplyExperts(ggml, this.#context, [matrix], x, ids, ...by)[0]!;
+    const rows = ggml.ggml_reshape_2d(this.#context, x, this.#matrix.k, m);
+    return multiply(ggml, this.#context, matrix, rows, ...by);
   }
 
   /** Experts of each row, different ones, which stay where they are for the next run. */

@@ -3,7 +3,8 @@
  * with weights that come from memory. Shapes are those of Llama-3.2-1B, and a quarter of the experts of a layer of
  * Qwen3-30B-A3B. Arguments: `--threads N` (default: all, at most
  * 16), `--rounds N` (default 5; the best counts), `--type BF16|F16|Q4_0|Q8_0|Q4_K|Q6_K` (default all),
- * `--matrix NAME` (part of a name of a matrix),
+ * `--matrix NAME` (part of a name of a matrix), `--rows N`, repeated (default 1, 4, 16, 64, 128 and 512),
+ * `--set AVX2|'AVX-512 VNNI'|'AVX-512 BF16'|AMX-BF16` (instruction sets of ours, repeated; default the fastest one),
  * `--torch PYTHON` (one with torch, for oneDNN's BF16 product on the same cores; default: one that is at hand).
  */
 import { availableParallelism } from 'node:os';
@@ -11,8 +12,9 @@ import { parseArgs } from 'node:util';
 import { CpuCompute } from '../../agent/backend/cpu/cpu-compute.ts';
 import { KernelChoice } from '../../agent/engine/kernel-choice.ts';
 import { type TimedMatrix, TimedProduct } from '../../agent/engine/timed-product.ts';
+import { loadCpuKernels } from '../../native/cpu-kernels.ts';
 import { type Ggml, loadGgml } from '../../native/ggml.ts';
-import { type PackedProducts, packedProducts } from '../../native/packed-products.ts';
+import { PackedProducts } from '../../native/packed-products.ts';
 import { ProofCache } from '../../native/proof-cache.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { pythonWith } from '../../test/engines/environments.ts';
@@ -21,7 +23,7 @@ import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { onednnRates } from './onednn.ts';
 
 const types = ['BF16', 'F16', 'Q4_0', 'Q8_0', 'Q4_K', 'Q6_K'];
-const row_counts = [1, 4, 16, 64, 128, 512];
+const all_row_counts = [1, 4, 16, 64, 128, 512];
 /** n × k. */
 const all_matrices: readonly TimedMixture[] = [
   { what: 'Q, K and V', n: 3072, k: 2048 },
@@ -40,6 +42,7 @@ const onednn_bar = 0.8;
 interface Settings {
   ggml: Ggml;
   packed: PackedProducts;
+  row_counts: readonly number[];
   compute: CpuCompute;
   rounds: number;
   matrices: readonly TimedMixture[];
@@ -65,12 +68,14 @@ const key = ({ n, k, m }: ProductShape): string => [n, k, m].join();
 
 /** GFLOP/s of each layout, in turns. */
 function compare(
-  { ggml, compute, rounds }: Settings,
+  { ggml, packed, compute, rounds }: Settings,
   shape: ProductShape,
   layouts: readonly Pointer[],
 ): number[] {
   const bytes = shape.m <= few_rows_max ? weight_bytes.few_rows : weight_bytes.many_rows;
-  const products = layouts.map((layout) => new TimedProduct(ggml, compute, layout, shape, [shape.m], bytes));
+  const products = layouts.map(
+    (layout) => new TimedProduct(ggml, compute, layout, shape, [shape.m], bytes, packed),
+  );
   const best = products.map(() => Number.POSITIVE_INFINITY);
   try {
     // The first round warms up, and may count all the same: the best does.
@@ -84,7 +89,7 @@ function compare(
 }
 
 function measure(settings: Settings, type: string, log: (line: string) => void): BenchResult[] {
-  const { ggml, packed, onednn, matrices } = settings;
+  const { ggml, packed, onednn, matrices, row_counts } = settings;
   const choice = new KernelChoice(ggml, ProofCache.open(ggml));
   const results: BenchResult[] = [];
   for (const { what, n, k, experts, used } of matrices) {
@@ -96,8 +101,12 @@ function measure(settings: Settings, type: string, log: (line: string) => void):
     for (const m of row_counts) {
       const shape = { type, n, k, m, ...mixture };
       const [own, other] = compare(settings, shape, [packed.bufferType, theirLayout]) as [number, number];
-      log(`${type} ${what}, ${m} rows: ${own.toFixed(0)} / ${other.toFixed(0)} GFLOP/s`);
-      const row = { what: `${type} ${what} (${n} × ${k}), ${m} rows`, unit: 'GFLOP/s', ours: own };
+      log(`${packed.set.name}, ${type} ${what}, ${m} rows: ${own.toFixed(0)} / ${other.toFixed(0)} GFLOP/s`);
+      const row = {
+        what: `${packed.set.name}: ${type} ${what} (${n} × ${k}), ${m} rows`,
+        unit: 'GFLOP/s',
+        ours: own,
+      };
       const ratio = own / other;
       results.push({ ...row, peer, theirs: other, ratio, bar: `ratio ≥ ${bar}`, holds: ratio >= bar });
       const reference = type === 'BF16' && experts === undefined ? onednn.get(key(shape)) : undefined;
@@ -113,7 +122,12 @@ function measure(settings: Settings, type: string, log: (line: string) => void):
 /** @returns GFLOP/s of oneDNN by `key` */
 function measureOnednn(
   python: string,
-  { threads, rounds, matrices }: { threads: number; rounds: number; matrices: readonly TimedMixture[] },
+  {
+    threads,
+    rounds,
+    matrices,
+    row_counts,
+  }: { threads: number; rounds: number; matrices: readonly TimedMixture[]; row_counts: readonly number[] },
 ): Map<string, number> {
   const dense = matrices.filter(({ experts }) => experts === undefined);
   const shapes = dense.flatMap(({ n, k }) =>
@@ -126,6 +140,27 @@ function measureOnednn(
   return new Map(shapes.map((shape, index) => [key(shape), rates[index]!]));
 }
 
+/**
+ * Our products by each of these instruction sets, or by the fastest.
+ * @throws MissingNeed
+ */
+function productsBy(ggml: Ggml, names: readonly string[] | undefined): PackedProducts[] {
+  const kernels = loadCpuKernels();
+  if (!kernels)
+    throw new MissingNeed(
+      'there are no products of our own here',
+      'install a C compiler, then: npm run build',
+    );
+  const here = kernels.sets.map(({ name }) => name);
+  return (names ?? here.slice(0, 1)).map((name) => {
+    const set = kernels.sets.find((one) => one.name === name);
+    const packed = set && PackedProducts.open(ggml, kernels, set);
+    if (!packed)
+      throw new MissingNeed(`no products of ours run here by "${name}"`, `--set ${here.join(', ')}`);
+    return packed;
+  });
+}
+
 async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   const { values } = parseArgs({
     args: [...args],
@@ -134,19 +169,17 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
       rounds: { type: 'string', default: '5' },
       type: { type: 'string', multiple: true, default: [...types] },
       matrix: { type: 'string', default: '' },
+      rows: { type: 'string', multiple: true, default: all_row_counts.map(String) },
+      set: { type: 'string', multiple: true },
       torch: { type: 'string' },
     },
   });
   const ggml = loadGgml();
-  const packed = packedProducts(ggml);
-  if (!packed)
-    throw new MissingNeed(
-      'there are no products of our own here',
-      'install a C compiler, then: npm run build',
-    );
+  const contenders = productsBy(ggml, values.set);
   const threads = Number(values.threads);
   const rounds = Number(values.rounds);
-  log(`${threads} threads, ${packed.set.name}`);
+  const row_counts = values.rows.map(Number);
+  log(`${threads} threads, ${contenders.map(({ set }) => set.name).join(', ')}`);
   const python = values.torch ?? pythonWith(['torch']).found;
   if (python === undefined) log('oneDNN is left out: no Python has torch here (npm run engines -- vllm)');
   const matrices = all_matrices.filter(({ what }) => what.includes(values.matrix));
@@ -154,11 +187,15 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   const onednn =
     python === undefined || !hasBf16
       ? new Map<string, number>()
-      : measureOnednn(python, { threads, rounds, matrices });
+      : measureOnednn(python, { threads, rounds, matrices, row_counts });
   const compute = new CpuCompute(ggml, { threads, fixed_paths: false });
   try {
-    const settings = { ggml, packed, compute, rounds, matrices, onednn };
-    return types.filter((type) => values.type.includes(type)).flatMap((type) => measure(settings, type, log));
+    const common = { ggml, compute, rounds, matrices, onednn, row_counts };
+    return contenders.flatMap((packed) =>
+      types
+        .filter((type) => values.type.includes(type))
+        .flatMap((type) => measure({ ...common, packed }, type, log)),
+    );
   } finally {
     compute.free();
   }
