@@ -40,7 +40,7 @@ interface InstructionSet {
 const optional: readonly InstructionSet[] = [
   {
     name: 'AVX-512 VNNI',
-    files: ['product-avx512-vnni.c', 'product-one-row-avx512.c', 'attention-avx512.c'],
+    files: ['product-avx512-vnni.c', 'attention-avx512.c'],
     flags: avx512_vnni,
     define: 'HK_WITH_AVX512_VNNI',
   },
@@ -61,7 +61,6 @@ const optional: readonly InstructionSet[] = [
 const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'product-avx2.c', flags: avx2 },
   { file: 'product-avx2-bytes.c', flags: avx2 },
-  { file: 'product-one-row-avx2.c', flags: avx2 },
   { file: 'attention-avx2.c', flags: avx2 },
   { file: 'pack.c', flags: avx2 },
   { file: 'pack-super.c', flags: avx2 },

@@ -1,4 +1,5 @@
-/* Activations from F32 into tiles of bytes, which product-avx512-vnni.c describes. */
+/* Activations from F32 into tiles of bytes: see bytes.h. */
+#include "bytes.h"
 #include "pack.h"
 #include <immintrin.h>
 #include <string.h>
@@ -19,17 +20,17 @@ static inline int are_numbers(const __m256 *x) {
   return _mm256_movemask_ps(_mm256_or_ps(a, b)) == 0;
 }
 
-static inline int32_t sum_of(const __m256i *q) {
-  const __m256i all = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+static inline int32_t sum_of(__m256i a, __m256i b) {
+  const __m256i both = _mm256_add_epi32(a, b);
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
   four = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 1)));
 }
 
-/* Lower bytes of the first and of the second integers, in turns, as words of 32 bits. */
-static inline __m256i in_turns(__m256i first, __m256i second) {
-  const __m256i byte = _mm256_set1_epi32(255);
-  return _mm256_or_si256(_mm256_and_si256(first, byte), _mm256_slli_epi32(_mm256_and_si256(second, byte), 8));
+/* 32 integers as bytes, in their order. */
+static inline __m256i as_bytes(const __m256i *q) {
+  const __m256i low = _mm256_packs_epi32(q[0], q[1]), high = _mm256_packs_epi32(q[2], q[3]);
+  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 /* One block of a row, which is number `row` of a tile. */
@@ -40,19 +41,21 @@ static void pack_block(const float *x, uint8_t *block, int row, int tile_rows) {
   const float found = largest_of(values), largest = found < HK_SMALLEST ? 0 : found;
   const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127.0f / largest : 0);
   for (int at = 0; at < 4; at++) integers[at] = _mm256_cvtps_epi32(_mm256_mul_ps(values[at], inverse));
-  const __m256i bytes = _mm256_packus_epi32(in_turns(integers[0], integers[2]), in_turns(integers[1], integers[3]));
-  _mm256_storeu_si256((__m256i *)(block + row * HK_BLOCK), _mm256_permute4x64_epi64(bytes, 0xd8));
+  _mm256_storeu_si256((__m256i *)(block + row * HK_BLOCK), as_bytes(integers));
   /* What is no number in x is none in any result. */
   const float scale = are_numbers(values) ? largest / 127.0f : __builtin_nanf("");
-  const int32_t begin = -8 * sum_of(integers);
+  const int16_t sums[2] = {(int16_t)sum_of(integers[0], integers[1]), (int16_t)sum_of(integers[2], integers[3])};
+  const int32_t begin = -8 * (sums[0] + sums[1]);
   memcpy(block + tile_rows * HK_BLOCK + 4 * row, &scale, 4);
-  memcpy(block + tile_rows * (HK_BLOCK + 4) + 4 * row, &begin, 4);
+  memcpy(block + tile_rows * (HK_BLOCK + 4) + 4 * row, sums, 4);
+  memcpy(block + tile_rows * (HK_BLOCK + 8) + 4 * row, &begin, 4);
 }
 
 static void pack_zeros(uint8_t *block, int row, int tile_rows) {
   memset(block + row * HK_BLOCK, 0, HK_BLOCK);
   memset(block + tile_rows * HK_BLOCK + 4 * row, 0, 4);
   memset(block + tile_rows * (HK_BLOCK + 4) + 4 * row, 0, 4);
+  memset(block + tile_rows * (HK_BLOCK + 8) + 4 * row, 0, 4);
 }
 
 void hk_pack_tile_as_bytes(int64_t m, const float *const *x, uint8_t *tile, int64_t begin, int64_t end) {

@@ -4,7 +4,7 @@
 
 int64_t hk_activation_bytes(int64_t m, int64_t k) {
   const int rows = hk_tile_rows(m);
-  /* Of one row, each block may have a scale and sums: see product-one-row.c. */
+  /* Of one row, each block has a scale and sums on AMX: see product-one-row.c. */
   return hk_ceil_div(m, rows) * rows * hk_blocks(k) * HK_BLOCK * 2 + (m == 1 ? (int64_t)sizeof(struct hk_summary) * hk_blocks(k) : 0);
 }
 
@@ -49,11 +49,7 @@ void hk_pack_tile(int set, int64_t m, int64_t k, const float *const *x, uint16_t
     return;
   }
 #endif
-  if ((set & HK_ONE_ROW_APART) && m == 1) {
-    hk_pack_one_row_pairs(k, x[0], tile, begin, end);
-    return;
-  }
-  set &= ~HK_ONE_ROW_APART;
+  set &= ~HK_FLAGS;
   const int rows = hk_tile_rows(m);
 #ifdef HK_WITH_AMX_BF16
   if (hk_is_in_rows(set) && rows == HK_TILE_MAX) {

@@ -26,7 +26,7 @@ static int find_sets(void) {
   if ((first_c & fma_f16c) != fma_f16c || !(seventh_b & bit_AVX2) || (states & 0x6) != 0x6) return 0;
   int sets = HK_AVX2;
   if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) bf16 = a & (1u << 5);
-  /* Every CPU with BF16 in AVX-512 has VNNI, too, which one row needs. */
+  /* Every CPU with BF16 in AVX-512 has VNNI, too, which quantized weights need. */
   bf16 = bf16 && (seventh_c & (1u << 11));
   const uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
   if ((seventh_b & wide) != wide || (states & 0xe0) != 0xe0) return sets;
@@ -73,36 +73,32 @@ int hk_sets(void) {
 int hk_set_for(int set, int type, int fixed_order) {
   const enum hk_type packed = hk_packed_type(type);
   if (hk_is_in_fours(set, packed)) return set | HK_AS_BYTES;
-  return fixed_order || packed == HK_BF16 ? set : set | HK_ONE_ROW_APART;
+  return fixed_order || !hk_is_in_rows(set) || packed == HK_BF16 ? set : set | HK_ONE_ROW_APART;
 }
 
 int hk_run_product(int set, const struct hk_product *product, int64_t begin, int64_t end) {
   if (!(hk_sets() & set)) return 0;
-  const int one_row_apart = (set & HK_ONE_ROW_APART) && product->m == 1;
   switch (set & ~HK_FLAGS) {
 #ifdef HK_WITH_AMX_BF16
     case HK_AMX_BF16:
-      if (one_row_apart) hk_product_one_row(product, begin, end);
+      if ((set & HK_ONE_ROW_APART) && product->m == 1) hk_product_one_row(product, begin, end);
       else hk_product_amx_bf16(product, begin, end);
       return 1;
 #endif
 #ifdef HK_WITH_AVX512_BF16
     case HK_AVX512_BF16:
       if (set & HK_AS_BYTES) hk_product_avx512_vnni(product, begin, end);
-      else if (one_row_apart) hk_product_one_row_avx512(product, begin, end);
       else hk_product_avx512_bf16(product, begin, end);
       return 1;
 #endif
 #ifdef HK_WITH_AVX512_VNNI
     case HK_AVX512_VNNI:
       if (set & HK_AS_BYTES) hk_product_avx512_vnni(product, begin, end);
-      else if (one_row_apart) hk_product_one_row_avx512(product, begin, end);
       else hk_product_avx2(product, begin, end);
       return 1;
 #endif
     case HK_AVX2:
       if (set & HK_AS_BYTES) hk_product_avx2_bytes(product, begin, end);
-      else if (one_row_apart) hk_product_one_row_avx2(product, begin, end);
       else hk_product_avx2(product, begin, end);
       return 1;
     default: return 0;

@@ -8,13 +8,14 @@
  * the result has the same bits in every batch, in every part of the columns, and with any number of threads. With
  * HK_ONE_ROW_APART a row that is computed alone is excepted.
  *
- * Activations are rounded to BF16; or, for weights of 4 and 8 bits without AMX, to bytes with a scale for each block, as
- * ggml takes them. Weights reach the product in one of three orders, which the instruction set and their type decide:
+ * Activations are rounded to BF16; or, for quantized weights without AMX, to bytes with a scale for each block, as ggml
+ * takes them: see bytes.h. Weights reach the product in one of three orders, which the instruction set and their type
+ * decide:
  *
  *   rows   [row of the strip][element], for the tile unit. Quantized weights become BF16 with their scale.
- *   pairs  [pair along k][row of the strip][2], for vectors. Those of Q4_K and Q6_K become BF16 or F32 with their scale.
- *   fours  [four along k][row of the strip][4], for vectors of bytes, by which those of Q4_0 and Q8_0 are multiplied; the
- *          block's scale is applied to its sum.
+ *   pairs  [pair along k][row of the strip][2], for vectors of BF16.
+ *   fours  [four along k][row of the strip][4], for vectors of bytes, by which quantized weights are multiplied; scales
+ *          are applied to the sums.
  */
 #pragma once
 #include <stddef.h>
@@ -37,9 +38,9 @@ static inline enum hk_type hk_packed_type(int type) { return type == HK_F16 ? HK
 
 /* Instruction sets that a product is written for, as bits: AVX2, AVX-512 VNNI, AVX-512 BF16 and AMX, slowest first. */
 enum hk_set { HK_AVX2 = 1, HK_AVX512_BF16 = 2, HK_AMX_BF16 = 4, HK_AVX512_VNNI = 8 };
-/* Beside a set, for quantized weights: one row alone may be rounded and summed otherwise, where that is faster. */
+/* Beside AMX, for quantized weights: one row alone may be rounded and summed otherwise, where that is faster. */
 #define HK_ONE_ROW_APART 256
-/* Beside a set, for weights that are multiplied as bytes: so are activations. */
+/* Beside a set of vectors, for quantized weights: they and activations are multiplied as bytes. */
 #define HK_AS_BYTES 512
 #define HK_FLAGS (HK_ONE_ROW_APART | HK_AS_BYTES)
 
@@ -67,8 +68,8 @@ static inline float *hk_row(const struct hk_product *p, int64_t row) {
 /* Computes the strips [begin, end). */
 typedef void hk_product_function(const struct hk_product *product, int64_t begin, int64_t end);
 hk_product_function hk_product_avx2, hk_product_avx2_bytes, hk_product_avx512_vnni, hk_product_avx512_bf16, hk_product_amx_bf16;
-/* Quantized weights in rows, or in pairs, m = 1. */
-hk_product_function hk_product_one_row, hk_product_one_row_avx512, hk_product_one_row_avx2;
+/* Quantized weights in rows, m = 1. */
+hk_product_function hk_product_one_row;
 
 /* A block of one row as integers of 16 bits: in two bytes the upper ones are -127 to 127, the lower -128 to 127. */
 #define HK_INTEGER_MAX 32639.0f
@@ -81,11 +82,8 @@ struct hk_summary {
 
 static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
 static inline int hk_is_in_fours(int set, enum hk_type type) {
-  return !hk_is_in_rows(set) && (type == HK_Q4_0 || type == HK_Q8_0);
+  return !hk_is_in_rows(set) && type != HK_BF16 && type != HK_F16;
 }
-
-/* Bytes of a block of one row of x as bytes: see product-avx512-vnni.c. */
-#define HK_BLOCK_AS_BYTES (HK_BLOCK + 8)
 
 static inline int64_t hk_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t hk_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -118,11 +116,11 @@ static inline int64_t hk_integer_bytes(enum hk_type type) {
 
 /*
  * A strip: the integers of all blocks, then the scales of all blocks, 16 F16 each. BF16 has no scales. A block is
- *          rows                              pairs                            fours
+ *          rows                              pairs                 fours
  *   BF16   [row 16][element 32]              [pair 16][row 16][2]
- *   Q8_0   [row 16][element 32]                                               [four 8][row 16][4], from 0 on
- *   Q4_0   [4][row 16][2][2] bytes                                            as in rows
- *          of 2 elements: see hk_nibbles
+ *   Q8_0   [row 16][element 32]                                    [four 8][row 16][4], from 0 on
+ *   Q4_0   [4][row 16][2][2] bytes                                 [four 4][row 16][4], of elements e and e + 16 in the
+ *          of 2 elements: see hk_nibbles                           lower and the upper half of a byte
  *
  * Q4_K and Q6_K: see super-block.h.
  */
@@ -141,10 +139,8 @@ static inline int64_t hk_nibbles(int row, int element) {
   return 64 * ((element & 7) >> 1) + 4 * row + 2 * (element & 1) + (element >> 4);
 }
 
-/* Where element e of a row is among the fours of Q8_0, whose integers are counted from -128: as in hk_nibbles. */
-static inline int64_t hk_fours(int row, int element) {
-  return 256 * (element >> 3 & 1) + hk_nibbles(row, element & ~8);
-}
+/* Where element e of a row is among fours. Of 4 bits e is below 16, and a half of the byte says which of two it is. */
+static inline int64_t hk_fours(int row, int element) { return 64 * (element >> 2) + 4 * row + (element & 3); }
 
 static inline const uint16_t *hk_scales(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t block) {
   return (const uint16_t *)(strip + blocks * hk_integer_bytes(type)) + block * HK_STRIP;

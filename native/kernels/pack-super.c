@@ -31,13 +31,7 @@ static void q6_k_integers(const uint8_t *source, int block, uint8_t *q) {
     q[element] = (uint8_t)(((low[element] >> (quarter < 2 ? 0 : 4)) & 15) | ((high[element] >> 2 * quarter) & 3) << 4);
 }
 
-/* Integers are added to what was zero. */
-static void pairs_q4(const uint8_t *q, int row, uint8_t *block) {
-  uint16_t *words = (uint16_t *)block + 2 * row;
-  for (int element = 0; element < HK_BLOCK; element++)
-    words[element / 8 * 32 + (element & 1)] |= (uint16_t)(q[element] << 4 * (element / 2 % 4));
-}
-
+/* Integers of the tile unit's layout are added to what was zero. */
 static void rows_q6(const uint8_t *q, int row, uint8_t *block) {
   uint8_t *low = block + 32 * (row & 7), *high = block + HK_Q6_K_LOW + 32 * (row & 3);
   for (int element = 0; element < HK_BLOCK; element++) {
@@ -46,11 +40,13 @@ static void rows_q6(const uint8_t *q, int row, uint8_t *block) {
   }
 }
 
-static void pairs_q6(const uint8_t *q, int row, uint8_t *block) {
-  for (int element = 0; element < HK_BLOCK; element++) {
-    block[16 * (element & 15) + row] |= (uint8_t)((q[element] & 15) << (element < 16 ? 0 : 4));
-    block[HK_Q6_K_LOW + 16 * (element & 7) + row] |= (uint8_t)((q[element] >> 4) << 2 * (element >> 3));
-  }
+static void fours_q6(const uint8_t *q, int row, uint8_t *block) {
+  uint8_t low[HK_BLOCK], high[8];
+  for (int element = 0; element < HK_BLOCK; element++) low[element] = q[element] & 15;
+  for (int byte = 0; byte < 8; byte++)
+    high[byte] = (uint8_t)(q[byte] >> 4 | q[byte + 8] >> 4 << 2 | q[byte + 16] >> 4 << 4 | q[byte + 24] >> 4 << 6);
+  hk_pack_fours(low, row, block);
+  for (int half = 0; half < 2; half++) memcpy(block + HK_Q6_K_LOW + hk_fours(row, 4 * half), high + 4 * half, 4);
 }
 
 static void pack_q4_k(int set, const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
@@ -64,7 +60,7 @@ static void pack_q4_k(int set, const uint8_t *source, int64_t blocks, int row, u
     memcpy(supers, from, 2);
     memcpy(supers + 2 * HK_STRIP, from + 2, 2);
     if (hk_is_in_rows(set)) hk_pack_nibbles(q, row, strip + block * hk_integer_bytes(HK_Q4_K));
-    else pairs_q4(q, row, strip + block * hk_integer_bytes(HK_Q4_K));
+    else hk_pack_fours(q, row, strip + block * hk_integer_bytes(HK_Q4_K));
   }
 }
 
@@ -78,7 +74,7 @@ static void pack_q6_k(int set, const uint8_t *source, int64_t blocks, int row, u
     memcpy(scales + HK_STRIP, from + 193 + 2 * (block % HK_SUPER), 1);
     memcpy((uint8_t *)(hk_super_scales(HK_Q6_K, strip, blocks, block) + row), from + 208, 2);
     if (hk_is_in_rows(set)) rows_q6(q, row, strip + block * hk_integer_bytes(HK_Q6_K));
-    else pairs_q6(q, row, strip + block * hk_integer_bytes(HK_Q6_K));
+    else fours_q6(q, row, strip + block * hk_integer_bytes(HK_Q6_K));
   }
 }
 

@@ -37,15 +37,30 @@ void hk_pack_nibbles(const uint8_t *integers, int row, uint8_t *block) {
                 block);
 }
 
+/* 16 bytes, whose lower halves are the first integers of a block: as fours they stay together. */
+static inline void store_fours(__m128i bytes, int row, uint8_t *block) {
+  uint32_t fours[4];
+  _mm_storeu_si128((__m128i *)fours, bytes);
+  for (int four = 0; four < 4; four++) memcpy(block + hk_fours(row, 4 * four), fours + four, 4);
+}
+
+void hk_pack_fours(const uint8_t *integers, int row, uint8_t *block) {
+  const __m128i first = _mm_loadu_si128((const __m128i *)integers);
+  const __m128i second = _mm_loadu_si128((const __m128i *)(integers + 16));
+  store_fours(_mm_or_si128(first, _mm_slli_epi16(second, 4)), row, block);
+}
+
 /* struct block_q4_0 of ggml: an F16, then 16 bytes, whose lower halves come first. */
-static void pack_row_q4_0(const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
+static void pack_row_q4_0(int in_fours, const uint8_t *source, int64_t blocks, int row, uint8_t *strip) {
   uint16_t *scales = (uint16_t *)(strip + blocks * 256) + row;
   const __m128i four_bits = _mm_set1_epi8(15);
   for (int64_t block = 0; block < blocks; block++, source += 18) {
     memcpy(scales + block * HK_STRIP, source, 2);
     const __m128i bytes = _mm_loadu_si128((const __m128i *)(source + 2));
-    store_nibbles(_mm_and_si128(bytes, four_bits), _mm_and_si128(_mm_srli_epi16(bytes, 4), four_bits), row,
-                  strip + block * 256);
+    if (in_fours) store_fours(bytes, row, strip + block * 256);
+    else
+      store_nibbles(_mm_and_si128(bytes, four_bits), _mm_and_si128(_mm_srli_epi16(bytes, 4), four_bits), row,
+                    strip + block * 256);
   }
 }
 
@@ -63,12 +78,12 @@ static void pack_fours_q8_0(const uint8_t *source, int64_t blocks, int row, uint
   const __m128i sign = _mm_set1_epi8((char)0x80);
   for (int64_t block = 0; block < blocks; block++, source += 34) {
     memcpy(scales + block * HK_STRIP, source, 2);
-    const __m128i first = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(source + 2)), sign);
-    const __m128i second = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(source + 18)), sign);
     uint32_t fours[8];
-    _mm_storeu_si128((__m128i *)fours, _mm_unpacklo_epi8(first, second));
-    _mm_storeu_si128((__m128i *)(fours + 4), _mm_unpackhi_epi8(first, second));
-    for (int four = 0; four < 8; four++) memcpy(strip + block * 512 + 64 * four + 4 * row, fours + four, 4);
+    for (int half = 0; half < 2; half++) {
+      const __m128i bytes = _mm_loadu_si128((const __m128i *)(source + 2 + 16 * half));
+      _mm_storeu_si128((__m128i *)(fours + 4 * half), _mm_xor_si128(bytes, sign));
+    }
+    for (int four = 0; four < 8; four++) memcpy(strip + block * 512 + hk_fours(row, 4 * four), fours + four, 4);
   }
 }
 
@@ -93,11 +108,11 @@ int64_t hk_row_bytes(int type, int64_t k) {
 static void pack_row(int set, int type, const uint8_t *source, int64_t k, int row, uint8_t *strip) {
   const int64_t blocks = hk_blocks(k);
   if (hk_is_in_fours(set, (enum hk_type)type)) {
-    if (type == HK_Q4_0) pack_row_q4_0(source, blocks, row, strip);
+    if (type == HK_Q4_0) pack_row_q4_0(1, source, blocks, row, strip);
     else pack_fours_q8_0(source, blocks, row, strip);
   } else if (hk_is_in_rows(set)) {
     if (type == HK_BF16) pack_row_bf16(source, k, row, strip);
-    else if (type == HK_Q4_0) pack_row_q4_0(source, blocks, row, strip);
+    else if (type == HK_Q4_0) pack_row_q4_0(0, source, blocks, row, strip);
     else pack_row_q8_0(source, blocks, row, strip);
   } else pack_pairs_bf16(source, k, row, strip);
 }

@@ -17,8 +17,9 @@ int64_t hk_row_bytes(int type, int64_t k);
  */
 HK_API int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed);
 
-/* 32 integers of 4 bits as row `row` of a block in rows. */
+/* 32 integers of 4 bits as row `row` of a block in rows, and of one in fours. */
 void hk_pack_nibbles(const uint8_t *integers, int row, uint8_t *block);
+void hk_pack_fours(const uint8_t *integers, int row, uint8_t *block);
 
 /* Bytes of a row in super-blocks, and row `row` of a strip that is zero so far. */
 int64_t hk_super_row_bytes(int type, int64_t k);
@@ -39,14 +40,13 @@ HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
 /*
  * Rounds the blocks [begin, end) along k of m rows of x, for a set that hk_set_for gave: to BF16, in tiles of hk_tile_rows(m) rows:
  * [tile][block][row of the tile][element 32] for vectors, [tile][block][pair 16][row of the tile][2] for the tile unit.
- * or to bytes, see product-avx512-vnni.c. Rows behind m, to the end of the last tile, and elements behind k become zero.
+ * or to bytes, see bytes.h. Rows behind m, to the end of the last tile, and elements behind k become zero.
  */
 HK_API void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
                          int64_t begin, int64_t end);
 
-/* One row for hk_product_one_row, and for those of weights in pairs; k is a multiple of HK_BLOCK. */
+/* One row for hk_product_one_row; k is a multiple of HK_BLOCK. */
 void hk_pack_one_row(int64_t k, const float *x, uint16_t *packed, int64_t begin, int64_t end);
-void hk_pack_one_row_pairs(int64_t k, const float *x, uint16_t *packed, int64_t begin, int64_t end);
 
 /* One tile of m rows, whose rows lie anywhere; NULL behind the last of them. */
 void hk_pack_tile(int set, int64_t m, int64_t k, const float *const *x, uint16_t *tile, int64_t begin, int64_t end);

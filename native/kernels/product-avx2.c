@@ -1,5 +1,4 @@
-/* Products with AVX2 and FMA in F32, for CPUs that know no BF16. Q4_0 and Q8_0: see product-avx2-bytes.c. */
-#include "expand-avx2-super.h"
+/* Products of weights in pairs, as BF16, with AVX2 and FMA in F32. Quantized weights: see product-avx2-bytes.c. */
 #include "kernels.h"
 #include <immintrin.h>
 
@@ -19,18 +18,9 @@ static void expand_bf16(const uint8_t *from, float *to) {
     }
 }
 
-static void expand(enum hk_type type, const uint8_t *strip, int64_t blocks, int64_t begin, int count, float *to) {
-  for (int block = 0; block < count; block++, to += HK_BLOCK * HK_STRIP) {
-    const uint8_t *from = strip + (begin + block) * hk_integer_bytes(type);
-    if (type == HK_BF16) {
-      expand_bf16(from, to);
-      continue;
-    }
-    const int8_t *integers = hk_block_scales(type, strip, blocks, begin + block);
-    const uint16_t *supers = hk_super_scales(type, strip, blocks, begin + block);
-    if (type == HK_Q4_K) expand_q4_k(from, integers, supers, to);
-    else expand_q6_k(from, integers, supers, to);
-  }
+static void expand(const uint8_t *from, int count, float *to) {
+  for (int block = 0; block < count; block++)
+    expand_bf16(from + block * HK_BLOCK_BYTES, to + block * HK_BLOCK * HK_STRIP);
 }
 
 struct part {
@@ -83,7 +73,7 @@ void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
   float w[CHUNK * HK_BLOCK * HK_STRIP] __attribute__((aligned(64)));
   float x[CHUNK * HK_BLOCK * ROWS] __attribute__((aligned(64)));
   float total[ROWS * HK_STRIP] __attribute__((aligned(64)));
-  const int64_t strip_bytes = hk_strip_bytes(p->type, p->blocks);
+  const int64_t strip_bytes = hk_strip_bytes(HK_BF16, p->blocks);
   const int64_t pass = hk_pass_rows(p->m);
   const int tile_rows = hk_tile_rows(p->m), rows = tile_rows < ROWS ? tile_rows : ROWS;
   for (int64_t from = 0; from < p->m; from += pass) {
@@ -92,7 +82,7 @@ void hk_product_avx2(const struct hk_product *p, int64_t begin, int64_t end) {
       struct part part = {.x = x, .w = w};
       part.count = p->blocks - chunk < CHUNK ? (int)(p->blocks - chunk) : CHUNK;
       for (int64_t strip = begin; strip < end; strip++) {
-        expand(p->type, p->weights + strip * strip_bytes, p->blocks, chunk, part.count, w);
+        expand(p->weights + strip * strip_bytes + chunk * HK_BLOCK_BYTES, part.count, w);
         const int columns = p->n - strip * HK_STRIP < HK_STRIP ? (int)(p->n - strip * HK_STRIP) : HK_STRIP;
         for (int64_t row = from; row < to; row += rows) {
           const int64_t tile = row / tile_rows, within = row % tile_rows;

@@ -1,13 +1,20 @@
-/*
- * Products with VDPBF16PS, of weights in pairs and rows of x as BF16: see stripe-avx512.h.
- */
-#include "expand-pairs-super.h"
+/* Products with VDPBF16PS, of weights in pairs and rows of x as BF16: see stripe-avx512.h. */
 #include "stripe-avx512.h"
 
 #define X_BLOCK_BYTES (2 * HK_BLOCK)
 #define BLOCK_BYTES HK_BLOCK_BYTES
+#define SCALE_FLOATS_MAX 1
 
-static inline int is_expanded(enum hk_type type) { return type != HK_BF16; }
+/* Weights are multiplied where they lie. */
+static inline int is_expanded(enum hk_type type) {
+  (void)type;
+  return 0;
+}
+
+static inline void expand(const enum hk_type type, const uint8_t *packed, int64_t blocks, int64_t begin, int count,
+                          uint8_t *to, float *scales) {
+  (void)type, (void)packed, (void)blocks, (void)begin, (void)count, (void)to, (void)scales;
+}
 
 /* Sums of one block go on from those of the last. */
 static inline __attribute__((always_inline)) void multiply(const int rows, const int strips, const struct part *p) {
@@ -65,16 +72,6 @@ static inline __attribute__((always_inline)) void multiply_rows(const enum hk_ty
 #undef CASE
 }
 
-static inline __attribute__((always_inline)) void expand(const enum hk_type type, const uint8_t *packed, int64_t blocks,
-                                                         int64_t begin, int count, uint8_t *to, float *scales) {
-  (void)scales;
-  if (type != HK_BF16) hk_expand_super(type, packed, blocks, begin, count, (uint16_t *)to);
-}
-
 #include "take-stripes-avx512.h"
 
-void hk_product_avx512_bf16(const struct hk_product *p, int64_t begin, int64_t end) {
-  if (p->type == HK_BF16) product(HK_BF16, p, begin, end);
-  else if (p->type == HK_Q4_K) product(HK_Q4_K, p, begin, end);
-  else product(HK_Q6_K, p, begin, end);
-}
+void hk_product_avx512_bf16(const struct hk_product *p, int64_t begin, int64_t end) { product(HK_BF16, p, begin, end); }

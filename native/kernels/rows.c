@@ -14,22 +14,22 @@ static float from_bf16(uint16_t half) {
 /* Where element e of row r is in its block: see hk_strip_bytes and super-block.h. Of BF16 its bits. */
 static int bits_of(int set, enum hk_type type, const uint8_t *block, int r, int e) {
   const uint16_t *words = (const uint16_t *)block;
-  const int pair = e >> 1, odd = e & 1, in_fours = hk_is_in_fours(set, type), in_rows = hk_is_in_rows(set) || in_fours;
-  if (type == HK_BF16) return in_rows ? words[32 * r + e] : words[32 * pair + 2 * r + odd];
-  if (type == HK_Q8_0 && in_fours) return block[hk_fours(r, e)] - 128;
+  if (type == HK_BF16) return hk_is_in_rows(set) ? words[32 * r + e] : words[32 * (e >> 1) + 2 * r + (e & 1)];
+  const uint8_t *high = block + HK_Q6_K_LOW;
+  if (hk_is_in_fours(set, type)) {
+    if (type == HK_Q8_0) return block[hk_fours(r, e)] - 128;
+    const int low = block[hk_fours(r, e & 15)] >> (e < 16 ? 0 : 4) & 15;
+    return type == HK_Q6_K ? low | (high[hk_fours(r, e & 7)] >> 2 * (e >> 3) & 3) << 4 : low;
+  }
   if (type == HK_Q8_0) return (int8_t)block[32 * r + e];
   if (type == HK_Q6_K) {
-    const int low = in_rows ? block[32 * (r & 7) + e] >> (r < 8 ? 0 : 4) : block[16 * (e & 15) + r] >> (e < 16 ? 0 : 4);
-    const uint8_t *high = block + HK_Q6_K_LOW;
-    const int top = in_rows ? high[32 * (r & 3) + e] >> 2 * (r >> 2) : high[16 * (e & 7) + r] >> 2 * (e >> 3);
+    const int low = block[32 * (r & 7) + e] >> (r < 8 ? 0 : 4), top = high[32 * (r & 3) + e] >> 2 * (r >> 2);
     return (low & 15) | (top & 3) << 4;
   }
-  const int integer = in_rows ? block[hk_nibbles(r, e & ~8)] >> (e & 8 ? 4 : 0)
-                              : words[32 * (pair >> 2) + 2 * r + odd] >> 4 * (pair & 3);
-  return integer & 15;
+  return block[hk_nibbles(r, e & ~8)] >> (e & 8 ? 4 : 0) & 15;
 }
 
-/* What an integer of a block of one row is multiplied by, in either half of the block, and and what is subtracted
+/* What an integer of a block of one row is multiplied by, in either half of the block, and what is subtracted
  * before and after. */
 struct unpacking {
   float scale[2], minimum;

@@ -4,11 +4,11 @@
  *
  *   the integers of all blocks, then 32 bytes a block of scales and minima, then the F16 of all super-blocks.
  *
- *          integers of a block, rows           pairs                                 a block         a super-block
- *   Q4_K   as Q4_0                             as Q4_0                               [2][row 16]     [2][row 16]
- *   Q6_K   [row 8][element 32] low bits,       [element 16][row 16] low bits,        [2][row 16]     [row 16]
- *          of the row 8 further the high half  of the element 16 further the high half
- *          [row 4][element 32] high bits       [element 8][row 16] high bits
+ *          integers of a block, rows           fours                                  a block         a super-block
+ *   Q4_K   as Q4_0                             as Q4_0                                [2][row 16]     [2][row 16]
+ *   Q6_K   [row 8][element 32] low bits,       low bits as Q4_0,                      [2][row 16]     [row 16]
+ *          of the row 8 further the high half  [2][row 16][4] high bits: of element
+ *          [row 4][element 32] high bits       e in byte e mod 8, from bit 2 (e div 8)
  *
  * Q4_K: scale × q − minimum, where a block has the scale first and then the minimum, and so a super-block. Q6_K: scale
  * × (q − 32), where a block has a scale for its first 16 elements and one for the others.

@@ -1,11 +1,12 @@
 /*
  * How stripes and rows meet: see stripe-avx512.h. The file that includes this one has defined
  *
- *   X_BLOCK_BYTES   of one row of x
- *   BLOCK_BYTES     of a block of a strip as it is multiplied
- *   is_expanded     whether weights of a type become that first; else they are multiplied where they lie
- *   expand          blocks of a stripe into such, with their scales
- *   multiply_rows   some rows by a part
+ *   X_BLOCK_BYTES     of one row of x
+ *   BLOCK_BYTES       of a block of a strip as it is multiplied
+ *   SCALE_FLOATS_MAX  of a block of a strip
+ *   is_expanded       whether weights of a type become that first; else they are multiplied where they lie
+ *   expand            blocks of a stripe into such, with their scales
+ *   multiply_rows     some rows by a part
  */
 #pragma once
 
@@ -40,7 +41,7 @@ static void write_rows(const struct stripe *s) {
 static inline __attribute__((always_inline)) void take_chunk(const enum hk_type type, const struct stripe *s,
                                                              int64_t chunk) {
   uint8_t expanded[STRIPS][CHUNK * BLOCK_BYTES] __attribute__((aligned(64)));
-  float scales[STRIPS][CHUNK * HK_STRIP] __attribute__((aligned(64)));
+  float scales[STRIPS][CHUNK * SCALE_FLOATS_MAX] __attribute__((aligned(64)));
   const int64_t strip_bytes = hk_strip_bytes(type, s->p->blocks), bytes = hk_integer_bytes(type);
   const uint8_t *packed = s->p->weights + s->strip * strip_bytes;
   struct part part = {.first = chunk == 0, .next_step = bytes, .tile_rows = hk_tile_rows(s->p->m)};

@@ -28,7 +28,8 @@ export const tolerances: Record<string, number> = {
  *     Q4_0      0.05, 0.15                           0.17, 0.43
  *     Q4_K      0.05, 0.13                           0.24, 0.72
  *
- * exact-weights.test.ts holds ours to that. Ours round activations to 16 bits beside quantized weights, too.
+ * That is on AMX, where ours round activations to 16 bits beside quantized weights, too. Elsewhere they become bytes,
+ * as those of libllama, and its errors are ours. exact-weights.test.ts holds them to that.
  */
 export const ownTolerances: typeof tolerances = {
   ...tolerances,

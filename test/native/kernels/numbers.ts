@@ -31,7 +31,7 @@ export function cutOff(scale: number, integer: number, minimum = 0): number {
 }
 
 /**
- * Activations as bytes with a scale for each 32, as the products with VPDPBUSD take them.
+ * Activations as bytes with a scale for each 32, as the products as bytes take them.
  *
  * @param x rows of k elements, which is a multiple of 32
  */

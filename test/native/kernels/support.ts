@@ -36,7 +36,7 @@ const scale_bytes = 2;
 
 /** Whether a set multiplies bytes, activations too. */
 export function isAsBytes({ name }: KernelSet, type: PackedType): boolean {
-  return name !== 'AMX-BF16' && (type === 'Q4_0' || type === 'Q8_0');
+  return name !== 'AMX-BF16' && !isHalf(type);
 }
 
 /** A generator of numbers by seed (mulberry32), from -1 to 1. */
@@ -193,8 +193,7 @@ export function errorOf(set: KernelSet, matrix: Matrix, x: Float32Array, m: numb
   const rounded = isAsBytes(set, matrix.type)
     ? asBytes(x)
     : Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
-  const areCut = set.name === 'AMX-BF16' || (set.name === 'AVX-512 BF16' && matrix.type.endsWith('_K'));
-  const weights = areCut ? matrix.cut : matrix.values;
+  const weights = set.name === 'AMX-BF16' ? matrix.cut : matrix.values;
   let worst = 0;
   for (let row = 0; row < m; row++)
     for (let column = 0; column < n; column++) {
