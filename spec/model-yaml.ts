@@ -273,7 +273,7 @@ export const modelSchema = z.strictObject({
     .boolean()
     .optional()
     .describe(
-      'Bit-identical answers alone, in any batch and after a failover; slower, unless all matrices are multiplied by our own kernels (native engine). Default: where a replica computes a BF16 model by our own kernels alone, which costs 1 to 2%; with `true` every replica does.',
+      'Bit-identical answers alone, in any batch and after a failover; slower, unless all matrices are multiplied by our own kernels (native engine). Default: where a replica computes a model by our own kernels alone and they go in one order anyway, which costs 1 to 2% (on AMX those for BF16, on other CPUs all); with `true` every replica does.',
     ),
   kernels: z
     .enum(kernelChoices)

@@ -14,7 +14,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import type { ScratchMemory, ScratchSource } from './scratch.ts';
-import { bytesByLayout, haveFixedOrder, multipliesOnly } from './weight-layouts.ts';
+import { bytesByLayout, haveFixedOrder, isFixedUnasked } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
 import { type LoadedWeights, Weights } from './weights.ts';
 
@@ -147,7 +147,7 @@ export class Stage {
     const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
     const attention = layers.length > 0 ? attentionFor(backend, heads, options) : undefined;
     const ordered = haveFixedOrder(ggml, this.#weights);
-    const isCheap = ordered && multipliesOnly(this.#weights, 'BF16') && attention?.servesAll === true;
+    const isCheap = ordered && isFixedUnasked(ggml, this.#weights) && attention?.servesAll === true;
     this.batch_invariant = options.batch_invariant ?? isCheap;
     const padded = this.batch_invariant && !ordered;
     const fixed_rows = this.batch_invariant ? backend.invariant_rows : undefined;

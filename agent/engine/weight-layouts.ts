@@ -18,13 +18,15 @@ export function bytesByLayout(ggml: Ggml, weights: LoadedWeights): Record<string
 }
 
 /**
- * Whether all matrices are of one type. Of those with products of ours BF16 has one for any number of rows, so that a
- * fixed order costs nothing there.
+ * Whether the order of sums would be fixed even if nobody asked for it, for all that our products multiply: then it
+ * costs nothing. An exception is one row beside quantized weights on AMX.
  */
-export function multipliesOnly(weights: LoadedWeights, type: string): boolean {
+export function isFixedUnasked(ggml: Ggml, weights: LoadedWeights): boolean {
+  const packed = packedProducts(ggml);
   return plannedWeights(weights.plan)
-    .filter(({ use }) => use === 'matrix' || use === 'experts')
-    .every((weight) => weight.type === type);
+    .map((weight) => weights.tensor(weight))
+    .filter((tensor) => packed?.holds(tensor))
+    .every((tensor) => packed!.isFixedUnasked(tensor));
 }
 
 /**

@@ -4,6 +4,8 @@
  */
 import { describe, expect, test, vi } from 'vitest';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
+import { loadGgml } from '../../../native/ggml.ts';
+import { packedProducts } from '../../../native/packed-products.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
 import type { EngineOptions, KernelsOption } from '../../../spec/engine-contract.ts';
 import { type Asked, engineOptions, generate, model, prompt, Replayer, withEngine } from './support.ts';
@@ -17,7 +19,7 @@ const device_matrix = [
 const cpu_matrix: { preset: string; type: SynthQuantization; kernels?: KernelsOption }[] = [
   { preset: 'tiny-llama', type: 'BF16', kernels: 'ggml' },
   { preset: 'tiny-llama', type: 'Q4_0', kernels: 'ggml' },
-  ...(['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K'] as const).map((type) => ({
+  ...(['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q4_K_M'] as const).map((type) => ({
     preset: 'tiny-llama',
     type,
   })),
@@ -95,11 +97,17 @@ describe.skipIf(test_device !== undefined)('without being asked', () => {
       (engine) => engine.stats().batch_invariant,
     );
 
-  test('answers are so where our kernels compute all of a BF16 model, and nowhere else', async () => {
+  /** On AMX a row that decodes alone beside quantized weights has a product of its own. */
+  const isAmx = packedProducts(loadGgml())?.set.name === 'AMX-BF16';
+
+  test('answers are so where our kernels compute all of a model at no cost, and nowhere else', async () => {
     expect(await unasked('BF16', { kernels: 'own' })).toBe(true);
     expect(await unasked('BF16', { kernels: 'ggml' })).toBe(false);
-    // A row that decodes alone is faster by a product of its own.
-    expect(await unasked('Q8_0', { kernels: 'own' })).toBe(false);
+    for (const type of ['Q8_0', 'Q4_0', 'Q4_K_M'] as const)
+      expect(await unasked(type, { kernels: 'own' }), type).toBe(!isAmx);
+    // Its products are ggml's.
+    expect(await unasked('F16', { kernels: 'own' })).toBe(false);
+    expect(await unasked('Q8_0', { kernels: 'own', batch_invariant: false })).toBe(false);
     expect(await unasked('BF16', { kernels: 'own', batch_invariant: false })).toBe(false);
   });
 
@@ -122,19 +130,22 @@ describe.skipIf(test_device !== undefined)('without being asked', () => {
     }
   });
 
-  test('they are the same bits in a batch', async () => {
-    const path = await model('tiny-llama', 'BF16');
-    withEngine(engineOptions(path, { batch_invariant: undefined, kernels: 'own' }), (engine) => {
-      const asks = [3, 30, 150].map(
-        (length): Asked => ({
-          prompt: prompt(length, engine.info.n_vocab, length),
-          max_new_tokens: new_tokens,
-        }),
-      );
-      const alone = asks.map((asked) => generate(engine, [asked])[0]!);
-      generate(engine, asks, 2).forEach((result, index) => {
-        expectSameBits(alone[index]!.rows, result.rows, `prompt ${index}`);
+  test.each(['BF16', ...(isAmx ? [] : (['Q8_0', 'Q4_K_M'] as const))] as const)(
+    '%s: they are the same bits in a batch',
+    async (type) => {
+      const path = await model('tiny-llama', type);
+      withEngine(engineOptions(path, { batch_invariant: undefined, kernels: 'own' }), (engine) => {
+        const asks = [3, 30, 150].map(
+          (length): Asked => ({
+            prompt: prompt(length, engine.info.n_vocab, length),
+            max_new_tokens: new_tokens,
+          }),
+        );
+        const alone = asks.map((asked) => generate(engine, [asked])[0]!);
+        generate(engine, asks, 2).forEach((result, index) => {
+          expectSameBits(alone[index]!.rows, result.rows, `prompt ${index}`);
+        });
       });
-    });
-  });
+    },
+  );
 });
