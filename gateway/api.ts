@@ -63,6 +63,8 @@ export interface ApiServices {
   kept: KeptForKeys;
   bodies: BodyMemory;
   batches: Batches;
+  /** When every process of the gateway goes by keys as they are now. */
+  keysTaken(): Promise<void>;
 }
 
 const admin_body_bytes_max = 64 * 1024;
@@ -91,6 +93,8 @@ export function createApi(
   });
   app.addHook('onSend', async (request, reply) => {
     reply.header(headers.request_id, request.id);
+    // What was said of a key holds wherever the client asks next.
+    if (request.method !== 'GET') await services.keysTaken();
   });
   answerErrors(app, services.log);
   app.get('/health', async (_request, reply) => {

@@ -19,6 +19,7 @@ export function isAdmin(request: IncomingMessage, token: string): boolean {
 
 /** Who may ask: with a key, in a session of the dashboard, or with the operator's token. */
 export interface CallerServices extends KeyServices {
+  keys: KeyStore;
   admin_token: string;
 }
 

@@ -46,11 +46,24 @@ export class ClientConnections {
     if (typeof shown === 'string') {
       if (this.#proofs.get(request.socket) === shown) return;
       if (this.#isValid(request)) {
-        this.#proofs.set(request.socket, shown);
-        this.#unauthenticated.prove(request.socket);
+        this.#prove(request.socket, shown);
         return;
       }
     }
     response.shouldKeepAlive = false;
+  }
+
+  /** Another process found a valid key with a request: more may follow on its connection. */
+  proven(request: IncomingMessage, response: ServerResponse): void {
+    const shown = request.headers.authorization ?? request.headers[headers.page];
+    const wantsMore = request.httpVersionMinor === 1 && !/close/i.test(request.headers.connection ?? '');
+    if (typeof shown !== 'string' || !wantsMore) return;
+    this.#prove(request.socket, shown);
+    response.shouldKeepAlive = true;
+  }
+
+  #prove(socket: Socket, shown: string): void {
+    this.#proofs.set(socket, shown);
+    this.#unauthenticated.prove(socket);
   }
 }

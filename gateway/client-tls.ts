@@ -1,6 +1,5 @@
 import { X509Certificate } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
-import type { Server } from 'node:https';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createSecureContext, type SecureContextOptions } from 'node:tls';
@@ -21,6 +20,11 @@ interface Material {
   key: string;
   /** Changes when the certificate is to be read or made again. */
   version: string;
+}
+
+/** Who shows clients the certificate. */
+export interface ShowsCertificate {
+  setSecureContext(options: SecureContextOptions): void;
 }
 
 /**
@@ -83,15 +87,15 @@ export class ClientTls {
   }
 
   /** From now on a changed certificate is shown to whoever connects. */
-  watch(server: Server): void {
-    this.#timer = setInterval(() => void this.#look(server), look_ms).unref();
+  watch(shown: ShowsCertificate): void {
+    this.#timer = setInterval(() => void this.#look(shown), look_ms).unref();
   }
 
   close(): void {
     clearInterval(this.#timer);
   }
 
-  async #look(server: Server): Promise<void> {
+  async #look(shown: ShowsCertificate): Promise<void> {
     try {
       const next = this.#authority
         ? await this.#renewed(this.#authority)
@@ -101,7 +105,7 @@ export class ClientTls {
       // Commands that connect meanwhile may meet either.
       await this.#show(next.cert, this.#material.cert);
       this.#material = next;
-      server.setSecureContext(this.options);
+      shown.setSecureContext(this.options);
       await this.#show(next.cert);
       this.#log.info({}, 'clients are shown a new certificate');
     } catch (error) {

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { routingPolicyNames } from '../spec/gateway-settings.ts';
+import { processes_max, routingPolicyNames } from '../spec/gateway-settings.ts';
 import { loginSchema } from '../spec/login-settings.ts';
 import { meshSettingsSchema } from '../spec/mesh-settings.ts';
 import { otelSchema } from '../spec/otel-settings.ts';
@@ -13,6 +13,7 @@ const gatewayConfigSchema: z.ZodType<GatewayConfig> = z.object({
   provider: z.string().min(1),
   host: z.string().min(1),
   port: z.int().min(0).max(65535),
+  processes: z.int().min(1).max(processes_max).optional(),
   mesh_folder: z.string().min(1),
   gateway_folder: z.string().min(1),
   tls: z

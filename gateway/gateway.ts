@@ -1,89 +1,62 @@
+import type { IncomingMessage } from 'node:http';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
+import type { Duplex } from 'node:stream';
 import { DisposerStack } from '../host/disposer-stack.ts';
 import { KeyStore, type Ledger, openLedger } from '../ledger/index.ts';
 import { LocalSession, RendezvousRegistry } from '../mesh/index.ts';
-import { routingPolicy } from '../solver/routing/policies.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
-import { loadWaitDefault_s } from '../spec/gateway-settings.ts';
 import type { SessionMetadata } from '../spec/session-record.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../spec/state-layout.ts';
 import { limits } from '../spec/wire.ts';
 import { createApi } from './api.ts';
 import { Availability } from './availability.ts';
 import { Batches, type BatchesOptions } from './batches/batches.ts';
-import { BodyMemory } from './body-memory.ts';
 import { isAdmin } from './caller.ts';
 import { ClientConnections } from './client-connections.ts';
+import { ClientServers } from './client-servers.ts';
 import { ClientTls } from './client-tls.ts';
 import { CrossOrigin } from './cross-origin.ts';
 import { describeEndpoint, listenAsBefore, publicHost } from './endpoint.ts';
-import { FrontPort, type FrontPortTimes, refuseConnection } from './front-port.ts';
+import { FrontPort } from './front-port.ts';
 import { adminToken, prepareFolder, readEndpoint, writeEndpoint } from './gateway-files.ts';
 import { GatewayGossip } from './gateway-gossip.ts';
 import { lockGatewayFolder } from './gateway-lock.ts';
 import { GatewayProvider } from './gateway-provider.ts';
+import { defaultTimes, type GatewayTimes } from './gateway-times.ts';
+import {
+  bodyMax_bytes,
+  bodyMemory,
+  openRouter,
+  openTracer,
+  openTracing,
+  openWaiting,
+} from './handler-parts.ts';
 import type { HolderLink } from './holder/holder-link.ts';
 import type { HeldName } from './holder/messages.ts';
 import { KeptForKeys } from './kept/kept-for-keys.ts';
 import { adoptProviders } from './keys/adopt-providers.ts';
 import { KeyLimits } from './keys/key-limits.ts';
 import { KnownProviders } from './keys/known-providers.ts';
+import { OwnLimits } from './keys/request-limits.ts';
 import type { GatewayLog } from './log.ts';
 import type { Login, LoginServices } from './login/login.ts';
 import { GatewayMetrics } from './metrics.ts';
 import { bearerOf, OpenAiHandler } from './openai-handler.ts';
+import { Distributor } from './processes/distributor.ts';
+import type { IdentityPem } from './processes/messages.ts';
+import { PassedRequests } from './processes/passed-requests.ts';
+import { Workers } from './processes/workers.ts';
+import { refuseConnection } from './refuse-connection.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
-import { WaitingLine } from './relay/waiting-line.ts';
-import { WaitingRoom } from './relay/waiting-room.ts';
-import { Router } from './routing/router.ts';
+import { OwnAccounts } from './relay/request-accounts.ts';
 import { ServiceTimes } from './routing/service-times.ts';
 import { ScalingExchange } from './scaling-exchange.ts';
+import type { SessionLink } from './session-link.ts';
 import { Sessions } from './sessions.ts';
 import { Defragmenter } from './sharing/defragmenter.ts';
-import { Tracing } from './telemetry/tracing.ts';
-import { PromptTracer } from './trace/prompt-tracer.ts';
 import { DemandMeter } from './workload/demand-meter.ts';
 import { WorkloadMeter } from './workload/workload-meter.ts';
-
-export interface GatewayTimes extends FrontPortTimes {
-  /** How long answers may still take when the gateway stops. */
-  drain_ms: number;
-  /** Of the mesh folder. */
-  poll_ms: number;
-  /** Of the keys' folder: how long another gateway's revocation may take to be seen. Higher: less to read. */
-  keys_ms: number;
-  /** Between two exchanges of what limited keys used with the other gateways; see `KeyLimits`. */
-  limits_ms: number;
-  /**
-   * How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived.
-   */
-  continue_ms: number;
-  /** The same where a replica of its model is loading, and for requests that wait for that: `gateway.load_wait_s`. */
-  load_wait_ms: number;
-  /** A stream that waits says so as often. Lower: more to send; higher: what lies between may give it up. */
-  comment_ms: number;
-  /** Between two requests to the receiver of traces. */
-  export_ms: number;
-  /** Between two looks for models that are split over devices; see `Defragmenter`. */
-  defragment_ms: number;
-}
-
-const defaultTimes: GatewayTimes = {
-  headers_ms: 10_000,
-  request_ms: 60_000,
-  keep_alive_ms: 75_000,
-  drain_ms: 30_000,
-  check_ms: 1000,
-  poll_ms: 1000,
-  keys_ms: 2000,
-  limits_ms: 1000,
-  continue_ms: 10_000,
-  load_wait_ms: 1000 * loadWaitDefault_s,
-  comment_ms: 15_000,
-  export_ms: 5000,
-  defragment_ms: 2000,
-};
 
 export interface RunningGateway {
   endpoint: GatewayEndpoint;
@@ -111,6 +84,8 @@ interface Start {
   options: GatewayOptions;
   times: GatewayTimes;
   log: GatewayLog;
+  /** The processes that relay its requests, where it does not do that itself; there from its start on. */
+  workers?: Workers;
   /** Each part is added when it is there, with how it ends. */
   parts: DisposerStack;
 }
@@ -119,9 +94,9 @@ interface Start {
  * Starts a gateway on its folder, part by part; they end in the reverse order, when starting fails and when it closes.
  *
  * ```
- *   folder ─► records ─► mesh ─► routing ─► front ─► serving
- *   lock      ledger     folder   filters    TLS      port, socket, lifecycle SERVING,
- *             keys       gossip   policy     paths    endpoint file
+ *   folder ─► records ─► mesh ─► routing ─► front ─► workers ─► serving
+ *   lock      ledger     folder   filters    TLS      where      port, socket, lifecycle SERVING,
+ *             keys       gossip   policy     paths    several    endpoint file
  *             limits     own session
  * ```
  *
@@ -129,7 +104,7 @@ interface Start {
  * tell of it; the ledger closes when nothing records any more; and the lock goes last, since whoever takes it next
  * writes the same files.
  *
- * Throws E_GATEWAY_RUNNING, E_GATEWAY_PORT, E_GATEWAY_FOLDER, E_LEDGER_*, E_MESH_*.
+ * Throws E_GATEWAY_RUNNING, E_GATEWAY_PORT, E_GATEWAY_FOLDER, E_GATEWAY_WORKER, E_LEDGER_*, E_MESH_*.
  */
 export async function startGateway(config: GatewayConfig, options: GatewayOptions): Promise<RunningGateway> {
   const { log } = options;
@@ -148,6 +123,7 @@ export async function startGateway(config: GatewayConfig, options: GatewayOption
     const mesh = await joinMesh(start, records.keys);
     const routing = prepareRouting(start, records, mesh);
     const front = await openFront(start, { ...records, ...mesh, ...routing, admin_token });
+    await openWorkers(start, { ...records, ...mesh, ...routing, ...front, admin_token });
     const endpoint = await serve(start, mesh.own, routing.defragmenter, front);
     let closed: Promise<void> | undefined;
     const close = (): Promise<void> => {
@@ -181,9 +157,10 @@ async function takeFolder(
 type Records = Awaited<ReturnType<typeof openRecords>>;
 
 /** What is kept of requests: the ledger, keys and what they used, and measured load. */
-async function openRecords({ config, times, log, parts }: Start) {
+async function openRecords(start: Start) {
+  const { config, times, log, parts } = start;
   const { gateway_folder } = config;
-  const ledger = openGatewayLedger(gateway_folder, log);
+  const ledger = openGatewayLedger(gateway_folder, log, () => start.workers?.tell(['ledger', null]));
   parts.add(ledger, () => ledger.close());
   const keys = await KeyStore.open(config.keys_folder ?? join(dirname(gateway_folder), 'keys'), {
     poll_ms: times.keys_ms,
@@ -205,11 +182,14 @@ async function openRecords({ config, times, log, parts }: Start) {
   return { ledger, keys, keyLimits, kept, workload, serviceTimes, demand };
 }
 
-function openGatewayLedger(gateway_folder: string, log: GatewayLog): Ledger {
+function openGatewayLedger(gateway_folder: string, log: GatewayLog, onGood: () => void): Ledger {
   const { ledger, filesystem, repair } = openLedger(join(gateway_folder, gatewayFiles.ledger), {
     onHealth: (error) => {
       if (error) log.error({ code: error.code, because: error.because }, 'ledger cannot be written');
-      else log.info({}, 'ledger can be written again');
+      else {
+        log.info({}, 'ledger can be written again');
+        onGood();
+      }
     },
   });
   if (repair) log.error({ ...repair }, 'the ledger was damaged: set aside, and what could be read was saved');
@@ -220,7 +200,8 @@ function openGatewayLedger(gateway_folder: string, log: GatewayLog): Ledger {
 type Mesh = Awaited<ReturnType<typeof joinMesh>>;
 
 /** The gateway as a member of the mesh, and links to the sessions that serve models there. */
-async function joinMesh({ config, times, log, parts }: Start, keys: KeyStore) {
+async function joinMesh(start: Start, keys: KeyStore) {
+  const { config, times, log, parts } = start;
   const registry = await RendezvousRegistry.open(config.mesh_folder, {
     create: true,
     poll_ms: times.poll_ms,
@@ -235,20 +216,25 @@ async function joinMesh({ config, times, log, parts }: Start, keys: KeyStore) {
   const own = await LocalSession.join(
     registry,
     metadata(config),
-    () => sessions?.relink(),
+    () => {
+      sessions?.relink();
+      start.workers?.tell(['identity', identityPemOf(own)]);
+    },
     () => provider.delegation,
   );
   parts.add(own, () => own.leave());
   adoptProviders(keys, { name: config.provider, provider_id: provider.delegation?.provider_id }, log);
   const providers = parts.add(new KnownProviders(registry), (part) => part.close());
   await retirePredecessor(config.gateway_folder, registry, own);
-  sessions = new Sessions(registry, () => own.identity, log, gossip.relayFallback);
-  parts.add(sessions, (part) => part.close());
+  const linked = new Sessions(registry, () => own.identity, log, gossip.relayFallback);
+  sessions = linked;
+  parts.add(linked, (part) => part.close());
   if (config.keeper_folder !== undefined) {
     const files = { gateway_folder: config.gateway_folder, keeper_folder: config.keeper_folder };
     parts.add(new ScalingExchange(files, registry, own, log, times.poll_ms), (part) => part.close());
   }
-  return { registry, gossip, own, providers, table: sessions.table };
+  const session = (session_id: string): SessionLink | undefined => linked.link(session_id);
+  return { registry, gossip, own, providers, session, table: linked.table };
 }
 
 function metadata({ site, provider }: GatewayConfig): SessionMetadata {
@@ -282,18 +268,11 @@ async function retirePredecessor(
 type Routing = ReturnType<typeof prepareRouting>;
 
 /** Who answers a request, and what is told of that. Nothing here is to be ended. */
-function prepareRouting({ config, log }: Start, records: Records, { table, gossip }: Mesh) {
+function prepareRouting(start: Start, records: Records, { table, gossip }: Mesh) {
+  const { config, log } = start;
   const { ledger, workload, serviceTimes } = records;
   const availability = new Availability(config.deployments_folder, table, log);
-  const wait_max_s = config.wait_max_s ?? 120;
-  const router = new Router({
-    table,
-    policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
-    serviceTimes,
-    wait_max_s,
-    expectedLength_tokens: (model) => workload.expectedLength_tokens(model),
-    explainAbsence: (model, names) => availability.explain(model, names),
-  });
+  const router = openRouter(config, { table, serviceTimes, workload, availability });
   const metrics = new GatewayMetrics({
     sessions: () => {
       const all = table.sessions();
@@ -308,29 +287,20 @@ function prepareRouting({ config, log }: Start, records: Records, { table, gossi
     mesh: () => gossip.status(),
     ledgerFailing: () => ledger.failure !== undefined,
     workloads: () => workload.workloads(),
+    relays: () => start.workers?.ready ?? 1,
+    workers: async () => (await start.workers?.measure()) ?? [],
   });
-  return { router, availability, metrics, defragmenter: new Defragmenter(table, log), wait_max_s };
+  const accounts = new OwnAccounts({ ...records, metrics });
+  return { router, availability, metrics, accounts, defragmenter: new Defragmenter(table, log) };
 }
 
 type Front = Awaited<ReturnType<typeof openFront>>;
 
 /** Where clients come in, and what answers them; it does not listen yet. */
-async function openFront(
-  { config, options, times, log, parts }: Start,
-  services: Records & Mesh & Routing & { admin_token: string },
-) {
+async function openFront(start: Start, services: Records & Mesh & Routing & { admin_token: string }) {
+  const { config, options, times, log, parts } = start;
   const bodies = bodyMemory(config);
-  const tracing = Tracing.open({
-    settings: config.otel ?? {},
-    environment: process.env,
-    resource: {
-      'host.name': hostname(),
-      'hpcserve.site': config.site,
-      'service.instance.id': services.own.id,
-    },
-    log,
-    interval_ms: times.export_ms,
-  });
+  const tracing = openTracing(config, { id: services.own.id, interval_ms: times.export_ms, log });
   parts.add(tracing, () => tracing?.close());
   const login = await openLogin(config, { ...services, log });
   const handler = new OpenAiHandler({
@@ -338,41 +308,48 @@ async function openFront(
     login,
     tracing,
     bodies,
-    body_bytes_max: Math.min(config.body_bytes_max ?? limits.body_bytes, limits.body_bytes),
+    limits: new OwnLimits(services.keyLimits),
+    body_bytes_max: bodyMax_bytes(config),
     log,
     journals: new JournalMemory(),
-    tracer: config.trace
-      ? PromptTracer.open(join(config.gateway_folder, gatewayFiles.trace_salt))
-      : undefined,
-    waiting: {
-      ...times,
-      wake_wait_ms: 1000 * services.wait_max_s,
-      held_ms: 1000 * services.wait_max_s,
-      room: new WaitingRoom(options.waiting_max ?? limits.queue_length),
-      line: new WaitingLine(),
-    },
+    tracer: openTracer(config),
+    waiting: openWaiting(config, times, waitingMax(options)),
   });
   const tls = config.tls ? await ClientTls.open({ ...config, tls: config.tls }, log) : undefined;
   parts.add(tls, () => tls?.close());
   const { keys, registry, gossip, admin_token } = services;
-  const connections = new ClientConnections(limits.connections, (request) => {
+  const isProven = (request: IncomingMessage): boolean => {
     const secret = bearerOf(request);
     if (secret === undefined) return login?.isKnown(request) === true;
     return keys.find(secret) !== undefined || isAdmin(request, admin_token);
-  });
+  };
+  const tunnel = (session_id: string): Promise<Duplex> => tunnelTo(session_id, services);
+  const passed = isRelayedByWorkers(config) ? new PassedRequests({ isProven, tunnel }) : undefined;
+  const own = passed
+    ? undefined
+    : new ClientServers(times, new ClientConnections(limits.connections, isProven), tls?.options);
+  const accepting = own ?? new Distributor((...connection) => start.workers!.give(connection));
+  tls?.watch(own ?? { setSecureContext: (shown) => start.workers?.tell(['tls', shown]) });
   const { holder, inherited = {} } = options;
-  const port = parts.add(new FrontPort({ times, log, connections, tls, holder, inherited }), (part) =>
-    part.stop(),
-  );
+  const port = parts.add(new FrontPort({ log, accepting, holder, inherited }), (part) => part.stop());
   const ask: BatchesOptions['ask'] = (...request) => handler.answer(...request);
   const { gateway_folder } = config;
   const batches = new Batches({ ...services, gateway_folder, log, ask });
   const crossOrigin = new CrossOrigin(config.origins ?? []);
   const api = createApi(
-    { ...services, login, log, bodies, batches, mesh: gossip, records: () => registry.snapshot() },
+    {
+      ...services,
+      login,
+      log,
+      bodies,
+      batches,
+      mesh: gossip,
+      records: () => registry.snapshot(),
+      keysTaken: async () => start.workers?.tookKeys(),
+    },
     handler,
     (listener) =>
-      port.answerWith((request, response) => {
+      (own ?? passed!).answerWith((request, response) => {
         if (crossOrigin.take(request, response) || handler.take(request, response)) return;
         listener(request, response);
       }),
@@ -382,7 +359,7 @@ async function openFront(
   await api.ready();
   // Behind the paths, so that it ends before them: what asks the handler goes first.
   parts.add(batches, () => batches.close());
-  return { handler, tls, port, batches };
+  return { handler, tls, port, batches, passed };
 }
 
 /** Loaded where people may sign in, and nowhere else. @throws E_GATEWAY_FOLDER */
@@ -392,16 +369,58 @@ async function openLogin(config: GatewayConfig, services: LoginServices): Promis
   return Opened.open(config, config.login, services);
 }
 
-function bodyMemory({
-  bodies_bytes_max = 1e9,
-  bodies_key_bytes_max,
-  body_wait_s = 5,
-}: GatewayConfig): BodyMemory {
-  return new BodyMemory({
-    bytes_max: bodies_bytes_max,
-    key_bytes_max: bodies_key_bytes_max ?? bodies_bytes_max / 4,
-    wait_ms: 1000 * body_wait_s,
+/** Whether requests are relayed by processes of their own. */
+function isRelayedByWorkers({ processes = 1 }: GatewayConfig): boolean {
+  return processes > 1;
+}
+
+function waitingMax({ waiting_max = limits.queue_length }: GatewayOptions): number {
+  return waiting_max;
+}
+
+/** A connection to a session that has no direct way. @throws Error where there is none */
+async function tunnelTo(session_id: string, { registry, gossip }: Mesh): Promise<Duplex> {
+  const record = registry.get(session_id);
+  if (!record) throw new Error('the session has left');
+  return gossip.relayFallback.open(record);
+}
+
+/** Starts the processes that relay requests, where there are several. @throws E_GATEWAY_WORKER */
+async function openWorkers(
+  start: Start,
+  services: Records & Mesh & Routing & Front & { admin_token: string },
+): Promise<void> {
+  const { config, options, times, log, parts } = start;
+  const { keys, passed, tls } = services;
+  if (!passed) return;
+  const workers = new Workers({
+    ...services,
+    passed,
+    log,
+    count: config.processes!,
+    start: () => ({
+      config,
+      times,
+      waiting_max: waitingMax(options),
+      admin_token: services.admin_token,
+      identity: identityPemOf(services.own),
+      sessions: services.registry.snapshot().map((record) => [record.session_id, record]),
+      tls: tls?.options,
+      ledger_failure: services.ledger.failure?.toJSON() ?? null,
+    }),
+    followKeys: (callback) => keys.follow(callback),
+    ledgerFailed: (failure) => workers.tell(['ledger', failure.toJSON()]),
   });
+  start.workers = parts.add(workers, (all) => all.close());
+  const unsubscribe = services.registry.onChange((changes) =>
+    workers.tell(['sessions', changes.map(({ session_id, after }) => [session_id, after ?? null])]),
+  );
+  parts.add(unsubscribe, () => unsubscribe());
+  await workers.start();
+}
+
+function identityPemOf({ identity }: LocalSession): IdentityPem {
+  return { private_key_pem: identity.privateKeyPem(), certificate_pem: identity.certificate_pem };
 }
 
 /**
@@ -409,11 +428,12 @@ function bodyMemory({
  * answered.
  */
 async function serve(
-  { config, options, times, log, parts }: Start,
+  start: Start,
   own: LocalSession,
   defragmenter: Defragmenter,
   { handler, tls, port, batches }: Front,
 ): Promise<GatewayEndpoint> {
+  const { config, options, times, log, parts } = start;
   const { holder } = options;
   const listening = await listenAsBefore(port, config, log);
   if (config.socket !== undefined) await port.listenOnSocket(config.socket);
@@ -434,7 +454,7 @@ async function serve(
     defragmenter.stop();
     log.info({}, 'gateway drains');
     holder?.close();
-    await port.drain(times.drain_ms);
+    await Promise.all([port.drain(times.drain_ms), start.workers?.drain(times.drain_ms)]);
   });
   return endpoint;
 }

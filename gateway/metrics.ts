@@ -1,18 +1,13 @@
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { RequestRecord } from '../ledger/index.ts';
 import type { MeasuredWorkload } from '../spec/workload.ts';
 import type { MeshStatus } from './gateway-gossip.ts';
 import { registerMeshMetrics } from './mesh-metrics.ts';
+import { ProcessMetrics } from './process-metrics.ts';
+import type { MetricsJson } from './processes/messages.ts';
 
 /** Upper bounds of the time buckets, seconds: from an instant answer to a long generation. */
 const timeBuckets_s = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
-
-/**
- * How often Node looks how late its event loop is, which is a timer of its own. Lower: short delays are seen too;
- * higher: less is computed by a gateway that has nothing to do (every 10 ms, prom-client’s default, take 0.3% of a
- * core). Where nothing is late, the metrics show this time itself.
- */
-const event_loop_ms = 500;
 
 /** Buckets of the time per output token, seconds: from a small model on a GPU to a large one on CPUs. */
 const tokenBuckets_s = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5];
@@ -56,6 +51,10 @@ export interface MetricsSource {
   workloads(): MeasuredWorkload[];
   /** What the folder and the gossip of the mesh brought and refused. */
   mesh(): MeshStatus;
+  /** Processes that relay requests. */
+  relays(): number;
+  /** What other processes of this gateway measure of themselves. */
+  workers(): Promise<MetricsJson[]>;
   /** 1 while requests are refused because the ledger cannot be written. */
   ledgerFailing(): boolean;
 }
@@ -66,6 +65,8 @@ export interface MetricsSource {
  */
 export class GatewayMetrics {
   readonly #registry = new Registry();
+  readonly #process = new ProcessMetrics();
+  readonly #source: MetricsSource;
   readonly #cells = new Map<string, Map<string, Cell>>();
   #cellCount = 0;
   readonly #retries: Counter;
@@ -74,14 +75,7 @@ export class GatewayMetrics {
 
   constructor(source: MetricsSource) {
     const registers = [this.#registry];
-    collectDefaultMetrics({
-      register: this.#registry,
-      prefix: 'hpcserve_gateway_',
-      eventLoopMonitoringPrecision: event_loop_ms,
-    });
-    // Gauges with the names of counters, which say what those by type say, too.
-    for (const what of ['handles', 'requests', 'resources'])
-      this.#registry.removeSingleMetric(`hpcserve_gateway_nodejs_active_${what}_total`);
+    this.#source = source;
     this.#retries = new Counter({
       name: 'hpcserve_retries_total',
       help: 'Requests sent to another replica after one failed',
@@ -104,6 +98,14 @@ export class GatewayMetrics {
     registerReplicas(this.#registry, source);
     registerWorkloads(this.#registry, source);
     registerMeshMetrics(this.#registry, () => source.mesh());
+    new Gauge({
+      name: 'hpcserve_gateway_relays',
+      help: 'Processes of the gateway that relay requests now',
+      registers,
+      collect() {
+        this.set(source.relays());
+      },
+    });
     new Gauge({
       name: 'hpcserve_ledger_failing',
       help: '1 while the ledger cannot be written and requests are refused',
@@ -149,8 +151,9 @@ export class GatewayMetrics {
     return this.#registry.contentType;
   }
 
-  render(): Promise<string> {
-    return this.#registry.metrics();
+  async render(): Promise<string> {
+    const ofProcesses = await this.#process.render(await this.#source.workers());
+    return `${await this.#registry.metrics()}\n${ofProcesses}`;
   }
 
   *#all(): Iterable<Cell> {

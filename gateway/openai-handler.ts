@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
-import type { ApiKey, KeyStore } from '../ledger/index.ts';
+import type { ApiKey, KeyFinder, Ledger } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
@@ -56,15 +56,22 @@ interface Translation {
 }
 /** One that its key's limits let in, and what it holds of the gateway's memory. */
 type Admitted = Arrival & Pick<AcceptedRequest, 'reservation'> & { hold: BodyHold };
+/** One that was read and understood, and how many tokens it may use. */
+interface Opened {
+  of: AcceptedRequest;
+  tokens: number;
+}
 
 /** What says whose request it is. */
 export interface KeyServices {
-  keys: KeyStore;
+  keys: KeyFinder;
   /** Sessions of the dashboard, where people may sign in to it. */
   login?: Login | undefined;
 }
 
 export interface OpenAiHandlerServices extends ProxyServices, KeyServices {
+  /** Why nothing can be recorded, where it cannot. */
+  ledger: Pick<Ledger, 'failure'>;
   providers: KnownProviders;
   bodies: BodyMemory;
   kept: KeptForKeys;
@@ -94,6 +101,12 @@ export class OpenAiHandler {
 
   get draining(): boolean {
     return this.#draining;
+  }
+
+  /** Whether replicas serve the path of a request. */
+  serves({ url = '' }: IncomingMessage): boolean {
+    const path = pathOf(url);
+    return dialects.has(path) || endpoints.has(path);
   }
 
   /** Takes a request for a path that replicas serve; false for any other. */
@@ -171,8 +184,8 @@ export class OpenAiHandler {
 
   /** Of a request with a valid key: everything that can be said without its body comes before its body. */
   #receive(arrival: Arrival): void {
-    const { request, endpoint, key } = arrival;
-    const { keyLimits, bodies } = this.#services;
+    const { request, response, endpoint, key } = arrival;
+    const { limits, bodies } = this.#services;
     const type = request.headers['content-type'];
     if (type !== undefined && !json.test(type)) {
       const what = `${endpoint.path} takes JSON, and the request says it is ${printableName(type)}`;
@@ -184,22 +197,19 @@ export class OpenAiHandler {
       this.#refuse(arrival, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }));
       return;
     }
-    let admitted: Admitted;
-    try {
-      admitted = { ...arrival, reservation: keyLimits.admit(key), hold: bodies.hold(key.id) };
-    } catch (thrown) {
-      this.#refuse(arrival, HpcserveError.from(thrown));
-      return;
-    }
-    this.#readBody(admitted);
+    limits.admit(key, (refusal, reservation) => {
+      if (response.destroyed) limits.release(reservation);
+      else if (refusal) this.#refuse(arrival, refusal);
+      else this.#readBody({ ...arrival, reservation, hold: bodies.hold(key.id) });
+    });
   }
 
   #readBody(admitted: Admitted): void {
     const { request, response, hold, reservation, key } = admitted;
-    const { keyLimits, bodies, body_bytes_max } = this.#services;
+    const { limits, bodies, body_bytes_max } = this.#services;
     const giveBack = (): void => {
       hold.release();
-      keyLimits.settle(reservation, {});
+      limits.release(reservation);
     };
     const refuse = (error: HpcserveError): void => {
       response.off('close', giveBack);
@@ -236,10 +246,14 @@ export class OpenAiHandler {
         });
       };
       const start = (understood: Admitted, scan: RequestScan): void => {
-        const of = orRefused(() => this.#open(understood, scan));
-        if (!of) return;
-        response.off('close', giveBack);
-        new ProxiedRequest(of, this.#services).start();
+        const opened = orRefused(() => this.#open(understood, scan));
+        if (!opened) return;
+        this.#reserve(opened, (refusal) => {
+          if (response.destroyed) return;
+          response.off('close', giveBack);
+          if (refusal) refuse(refusal);
+          else this.#relay(opened.of);
+        });
       };
       scanned(body, (scan) => {
         const { translation } = admitted;
@@ -307,19 +321,29 @@ export class OpenAiHandler {
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */
-  #open({ hold, ...arrival }: Admitted, scan: RequestScan): AcceptedRequest {
-    const { key, endpoint, request, reservation } = arrival;
-    const { keyLimits } = this.#services;
+  #open({ hold, ...arrival }: Admitted, scan: RequestScan): Opened {
+    const { key, endpoint, request } = arrival;
     const parsed = parseRequest(scan, endpoint.dialect);
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
     const prompt_tokens = endpoint.computes ? this.#promptLength_tokens(parsed) : 0;
     const tokens = endpoint.computes ? prompt_tokens + this.#answerLength_tokens(parsed) : 0;
-    if (reservation) keyLimits.reserve(key, reservation, tokens);
-    this.#tellLimits(arrival);
     const counts_only = request.headers[headers.usage] === 'counts';
     const release = (): void => hold.release();
-    return { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, counts_only, release };
+    return {
+      of: { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, counts_only, release },
+      tokens,
+    };
+  }
+
+  #relay(accepted: AcceptedRequest): void {
+    this.#tellLimits(accepted);
+    new ProxiedRequest(accepted, this.#services).start();
+  }
+
+  #reserve({ of, tokens }: Opened, then: (refusal: HpcserveError | undefined) => void): void {
+    if (of.reservation) this.#services.limits.reserve(of.key, of.reservation, tokens, then);
+    else then(undefined);
   }
 
   /** About four bytes of text are a token; no prompt is longer than the context. */
@@ -348,7 +372,7 @@ export class OpenAiHandler {
   }
 
   #tellLimits({ key, response }: Pick<Arrival, 'key' | 'response'>): void {
-    for (const [name, value] of this.#services.keyLimits.rateHeaders(key)) response.setHeader(name, value);
+    for (const [name, value] of this.#services.limits.rateHeaders(key)) response.setHeader(name, value);
   }
 
   #refusal(): HpcserveError | undefined {
@@ -362,7 +386,7 @@ function translationOf(dialect: Dialect, client: TranslationClient, request_id: 
 }
 
 /** The valid API key a request carries; undefined where it carries none. */
-function keyOf(request: IncomingMessage, keys: KeyStore): ApiKey | undefined {
+function keyOf(request: IncomingMessage, keys: KeyFinder): ApiKey | undefined {
   const secret = bearerOf(request);
   return secret === undefined ? undefined : keys.find(secret);
 }

@@ -5,10 +5,12 @@ import { LogOutput } from '../host/log-output.ts';
 import { returnFreedMemory } from '../native/malloc.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { readGatewayConfig } from './config.ts';
-import { startGateway } from './gateway.ts';
+import { type GatewayOptions, startGateway } from './gateway.ts';
 import { writeHolder } from './gateway-files.ts';
 import { HolderLink } from './holder/holder-link.ts';
 import { inheritOptions } from './holder/messages.ts';
+import { workerOption } from './processes/messages.ts';
+import { runWorker } from './processes/run-worker.ts';
 
 const log = pino(
   { base: { pid: process.pid }, level: process.env.HPCSERVE_LOG_LEVEL ?? 'info' },
@@ -19,38 +21,52 @@ returnFreedMemory();
 // Warnings of Node and the last words go to the same file; that it takes none now must not end anything.
 process.stderr.on('error', () => undefined);
 
-// Slurm's warning of the time limit goes to every process of a step; Node itself would open its debugger on it.
-process.on('SIGUSR1', () => log.info('the time limit of the job comes near'));
-
 try {
   const { values } = parseArgs({
     options: {
       config: { type: 'string' },
       attached: { type: 'boolean' },
+      [workerOption]: { type: 'string' },
       [inheritOptions.port]: { type: 'string' },
       [inheritOptions.socket]: { type: 'string' },
     },
   });
-  if (values.config === undefined) {
+  const fd = (text: unknown): number | undefined => (typeof text === 'string' ? Number(text) : undefined);
+  const inherited = {
+    port: fd(values[inheritOptions.port]),
+    socket: fd(values[inheritOptions.socket]),
+  };
+  if (values[workerOption] === undefined) await runPrimary({ ...values, inherited });
+  else runWorker(log);
+} catch (error) {
+  fail(error);
+}
+
+interface GatewayArguments {
+  config?: string | undefined;
+  attached?: boolean | undefined;
+  inherited: GatewayOptions['inherited'];
+}
+
+async function runPrimary({ config: config_file, attached, inherited }: GatewayArguments): Promise<void> {
+  // Slurm's warning of the time limit goes to every process of a step; Node itself would open its debugger on it.
+  process.on('SIGUSR1', () => log.info('the time limit of the job comes near'));
+  if (config_file === undefined) {
     process.stderr.write('usage: gateway/main.js --config FILE\n');
     process.exit(2);
   }
-  const config = readGatewayConfig(values.config);
-  const fd = (text: unknown): number | undefined => (typeof text === 'string' ? Number(text) : undefined);
+  const config = readGatewayConfig(config_file);
   const holder = HolderLink.ofParent({
-    config_file: values.config,
+    config_file,
     log,
     onHeldBy: (pid) => writeHolder(config.gateway_folder, pid),
-    onLeft: values.attached ? () => process.kill(process.pid, 'SIGTERM') : undefined,
+    onLeft: attached ? () => process.kill(process.pid, 'SIGTERM') : undefined,
   });
   const gateway = await startGateway(config, {
     log,
     onLost: () => process.exit(10),
     holder,
-    inherited: {
-      port: fd(values[inheritOptions.port]),
-      socket: fd(values[inheritOptions.socket]),
-    },
+    inherited,
   });
   const stop = (): void => {
     gateway.close().then(
@@ -61,8 +77,6 @@ try {
   // Slurm, the keeper beside it and a script may all say so: answers still end. Who types Ctrl-C twice means it.
   process.on('SIGTERM', stop);
   process.once('SIGINT', stop);
-} catch (error) {
-  fail(error);
 }
 
 function fail(error: unknown): never {

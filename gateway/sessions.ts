@@ -7,11 +7,14 @@ import { SessionLink } from './session-link.ts';
 /** How long answers of a session that left may still take. */
 const leave_ms = 30_000;
 
+/** Where sessions are heard of: the mesh, or the process that is its member. */
+type KnownSessions = Pick<Registry, 'snapshot' | 'onChange'>;
+
 /** Follows the registry: a link and rows of the routing table for every session that serves models. */
 export class Sessions {
   readonly table = new RoutingTable<SessionLink>();
   readonly #links = new Map<string, SessionLink>();
-  readonly #registry: Registry;
+  readonly #registry: KnownSessions;
   readonly #identity: () => SessionIdentity;
   readonly #log: GatewayLog;
   readonly #relayFallback: RelayFallback;
@@ -19,7 +22,7 @@ export class Sessions {
 
   /** @param identity what the gateway shows to sessions; asked for each new link, since it may be renewed */
   constructor(
-    registry: Registry,
+    registry: KnownSessions,
     identity: () => SessionIdentity,
     log: GatewayLog,
     relayFallback: RelayFallback,
@@ -36,6 +39,11 @@ export class Sessions {
     this.#unsubscribe();
     await Promise.all([...this.#links.values()].map((link) => link.close()));
     this.#links.clear();
+  }
+
+  /** The way to a session that has not left. */
+  link(session_id: string): SessionLink | undefined {
+    return this.#links.get(session_id);
   }
 
   /** Opens every link anew: the gateway has a new identity, which the sessions know by now or soon will. */

@@ -1,31 +1,19 @@
 import { readFileSync, rmSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { z } from 'zod';
 import { makePrivateFolder } from '../host/make-folders.ts';
 import { writeFileAtomically } from '../host/whole-file.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { changedSettings, type KeyChanges, type KeySettings } from '../spec/key-settings.ts';
 import {
-  changedSettings,
-  type KeyChanges,
-  type KeySettings,
-  keySettingsSchema,
-  narrowedSettings,
-} from '../spec/key-settings.ts';
+  type KeyChange,
+  type KeyFile,
+  type KeyFinder,
+  KeyIndex,
+  type KnownKey,
+  keyFileSchema,
+} from './key-index.ts';
 import { type ApiKey, generateKey, generateKeyId, hashKey } from './keys.ts';
-
-const fileSchema = z.object({
-  format: z.literal(1),
-  id: z.string(),
-  name: z.string(),
-  hash: z.string(),
-  created_at_ms: z.number(),
-  settings: keySettingsSchema.default({}),
-  parent_id: z.string().optional(),
-  /** The secret before the present one, as long as it is valid beside it. */
-  previous: z.object({ hash: z.string(), valid_until_ms: z.number() }).optional(),
-});
-type KeyFile = z.infer<typeof fileSchema>;
 
 const fileName = /^(key_[0-9A-Za-z]{1,32})\.(json|revoked|blocked)$/;
 
@@ -41,11 +29,6 @@ export interface KeyStoreOptions {
 
 type FileKind = 'json' | 'revoked' | 'blocked';
 
-interface Known {
-  file: KeyFile;
-  key: ApiKey;
-}
-
 /** Every so many looks, files are looked at even where the folder seems unchanged: network filesystems cache that. */
 const thoroughEvery = 15;
 /** A folder's time of change may be as coarse as this: only an older one says that nothing changed since. */
@@ -58,17 +41,14 @@ const again_ms = 1000;
  * filesystem will do, and any number of writers. That a key is revoked is a file of its own that nobody ever takes
  * away: who changes settings at the same time cannot undo it. Keys themselves are never stored, only their hashes.
  */
-export class KeyStore {
+export class KeyStore implements KeyFinder {
   readonly folder: string;
   readonly #options: KeyStoreOptions;
   readonly #now_ms: () => number;
-  readonly #byId = new Map<string, Known>();
-  readonly #byHash = new Map<string, ApiKey>();
+  readonly #index: KeyIndex;
   readonly #revocations = new Map<string, number>();
   /** Unlike revocations, what is gone here is valid again. */
   #blocked = new Map<string, number>();
-  /** Settings of derived keys, as long as neither key changes. */
-  readonly #narrowed = new WeakMap<ApiKey, { parent: ApiKey; key: ApiKey }>();
   /** What each file looked like when it was last read. */
   readonly #seen = new Map<string, string>();
   #folderTime: { value: bigint; since_ms: number } | undefined;
@@ -82,6 +62,7 @@ export class KeyStore {
     this.folder = folder;
     this.#options = options;
     this.#now_ms = options.now_ms ?? Date.now;
+    this.#index = new KeyIndex(this.#now_ms);
     this.#timer = setInterval(() => void this.refresh(false), options.poll_ms ?? 2000).unref();
   }
 
@@ -115,27 +96,18 @@ export class KeyStore {
    * what both it and its parent allow.
    */
   find(secret: string): ApiKey | undefined {
-    const hash = hashKey(secret);
-    const key = this.#byHash.get(hash);
-    if (!key || !this.#isValid(key)) return undefined;
-    const { previous } = this.#byId.get(key.id)!.file;
-    if (previous?.hash === hash && this.#now_ms() >= previous.valid_until_ms) return undefined;
-    return key.parent_id === undefined ? key : this.#derived(key, key.parent_id);
+    return this.#index.find(secret);
   }
 
-  #isValid({ revoked_at_ms, blocked_at_ms, settings: { expires_at_ms } }: ApiKey): boolean {
-    if (revoked_at_ms !== undefined || blocked_at_ms !== undefined) return false;
-    return expires_at_ms === undefined || this.#now_ms() < expires_at_ms;
+  /** The same by its id, whatever its secret. */
+  valid(id: string): ApiKey | undefined {
+    return this.#index.valid(id);
   }
 
-  #derived(key: ApiKey, parent_id: string): ApiKey | undefined {
-    const parent = this.#byId.get(parent_id)?.key;
-    if (!parent || !this.#isValid(parent)) return undefined;
-    const known = this.#narrowed.get(key);
-    if (known?.parent === parent) return known.key;
-    const narrowed = { ...key, settings: narrowedSettings(parent.settings, key.settings) };
-    this.#narrowed.set(key, { parent, key: narrowed });
-    return narrowed;
+  /** All keys that are known, and from now on each change at once; see `KeyIndex`. */
+  follow(callback: (change: KeyChange) => void): () => void {
+    for (const change of this.#index.changes()) callback(change);
+    return this.#index.onChange(callback);
   }
 
   /** The key of an id, valid or not. @throws E_KEY_UNKNOWN */
@@ -145,7 +117,7 @@ export class KeyStore {
 
   /** Every key, revoked ones included, oldest first. */
   list(): ApiKey[] {
-    return [...this.#byId.values()].map(({ key }) => key).sort((a, b) => a.created_at_ms - b.created_at_ms);
+    return this.#index.list();
   }
 
   /** Makes a key. `secret` is returned here once and can never be had again. @throws E_KEY_FOLDER */
@@ -221,7 +193,7 @@ export class KeyStore {
   /** Takes over keys as ledgers held them before keys had a folder; those that are here already stay as they are. */
   adopt(rows: readonly (Omit<ApiKey, 'settings'> & { hash: string })[]): void {
     for (const { revoked_at_ms, ...row } of rows) {
-      if (this.#byId.has(row.id)) continue;
+      if (this.#index.get(row.id)) continue;
       const file: KeyFile = { format: 1, ...row, settings: {} };
       if (revoked_at_ms !== undefined)
         guarded(this.folder, () => writeFileAtomically(this.#path(row.id, 'revoked'), `${revoked_at_ms}\n`));
@@ -271,7 +243,7 @@ export class KeyStore {
   async #scan(onlyNew = false): Promise<void> {
     if (!onlyNew && (await this.#isSettled())) return;
     // What is made here while the folder is being read is not there to be missed.
-    const before = [...this.#byId.keys()];
+    const before = this.#index.ids();
     const blockedBefore = [...this.#blocked.keys()];
     const names = await readdir(this.folder);
     const present = new Set<string>();
@@ -286,7 +258,7 @@ export class KeyStore {
     for (const id of revoked) if (!this.#revocations.has(id)) await this.#look(id, 'revoked');
     for (const id of blocked) if (!this.#blocked.has(id)) await this.#look(id, 'blocked');
     for (const id of blockedBefore) if (!blocked.has(id)) this.#freed(id);
-    for (const id of present) if (!onlyNew || !this.#byId.has(id)) await this.#look(id, 'json');
+    for (const id of present) if (!onlyNew || !this.#index.get(id)) await this.#look(id, 'json');
     for (const id of before) if (!present.has(id)) this.#forget(id);
   }
 
@@ -309,7 +281,7 @@ export class KeyStore {
       if (this.#seen.get(path) === looks) return;
       const text = await readFile(path, 'utf8');
       this.#seen.set(path, looks);
-      const known = this.#byId.get(id);
+      const known = this.#index.get(id);
       if (kind === 'revoked') {
         // Whatever it holds: the file itself says that the key is revoked.
         this.#revocations.set(id, Number(text.trim()) || this.#now_ms());
@@ -330,48 +302,31 @@ export class KeyStore {
   }
 
   #take(file: KeyFile, revoked_at_ms: number | undefined): ApiKey {
-    const { id, name, created_at_ms, settings } = file;
-    const key: ApiKey = {
-      id,
-      name,
-      created_at_ms,
-      settings,
-      revoked_at_ms,
-      blocked_at_ms: this.#blocked.get(id),
-      parent_id: file.parent_id,
-    };
-    if (revoked_at_ms !== undefined) this.#revocations.set(id, revoked_at_ms);
-    // Another secret took the place of those that it had.
-    for (const before of hashesOf(this.#byId.get(id)?.file))
-      if (this.#byHash.get(before)?.id === id) this.#byHash.delete(before);
-    this.#byId.set(id, { file, key });
-    for (const valid of hashesOf(file)) this.#byHash.set(valid, key);
-    return key;
+    if (revoked_at_ms !== undefined) this.#revocations.set(file.id, revoked_at_ms);
+    return this.#index.take(file, revoked_at_ms, this.#blocked.get(file.id));
   }
 
   #freed(id: string): void {
     this.#blocked.delete(id);
     this.#seen.delete(this.#path(id, 'blocked'));
-    const known = this.#byId.get(id);
+    const known = this.#index.get(id);
     if (known) this.#take(known.file, known.key.revoked_at_ms);
   }
 
   /** As its file is now: another gateway may have changed it since this one last looked. */
-  #current(id: string): Known {
+  #current(id: string): KnownKey {
     const { file, key } = this.#require(id);
     const current = parse(guarded(this.folder, () => readFileSync(this.#path(id, 'json'), 'utf8')));
     return { file: current ?? file, key };
   }
 
   #forget(id: string): void {
-    const known = this.#byId.get(id)!;
-    this.#byId.delete(id);
-    for (const hash of hashesOf(known.file)) this.#byHash.delete(hash);
+    this.#index.forget(id);
     this.#seen.delete(this.#path(id, 'json'));
   }
 
-  #require(id: string): Known {
-    const known = this.#byId.get(id);
+  #require(id: string): KnownKey {
+    const known = this.#index.get(id);
     if (!known) throw new HpcserveError('E_KEY_UNKNOWN', { what: `there is no key ${id.slice(0, 64)}` });
     return known;
   }
@@ -391,15 +346,9 @@ export class KeyStore {
   }
 }
 
-/** Of the secrets that lead to a key. */
-function hashesOf(file: KeyFile | undefined): string[] {
-  if (!file) return [];
-  return file.previous ? [file.hash, file.previous.hash] : [file.hash];
-}
-
 function parse(text: string): KeyFile | undefined {
   try {
-    const parsed = fileSchema.safeParse(JSON.parse(text));
+    const parsed = keyFileSchema.safeParse(JSON.parse(text));
     return parsed.success ? parsed.data : undefined;
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;

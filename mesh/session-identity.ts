@@ -1,4 +1,12 @@
-import { createHash, generateKeyPairSync, type KeyObject, sign, webcrypto } from 'node:crypto';
+import {
+  createHash,
+  createPrivateKey,
+  createPublicKey,
+  generateKeyPairSync,
+  type KeyObject,
+  sign,
+  webcrypto,
+} from 'node:crypto';
 import { loadX509 } from './x509.ts';
 
 const algorithm = { name: 'Ed25519' };
@@ -49,6 +57,13 @@ export class SessionIdentity {
       },
     });
     return new SessionIdentity(spki, privateKey, certificate.toString('pem'));
+  }
+
+  /** The identity of a process that shows it in another one of its own, to which it gave both texts over a pipe. */
+  static of(private_key_pem: string, certificate_pem: string): SessionIdentity {
+    const private_key = createPrivateKey(private_key_pem);
+    const spki = createPublicKey(private_key).export({ type: 'spki', format: 'der' });
+    return new SessionIdentity(spki, private_key, certificate_pem);
   }
 
   /** Ed25519 signature of shape [64]. */

@@ -42,6 +42,9 @@ const gatewayTlsSchema = z
       });
   });
 
+/** More have more to say to the process that counts for all than it can listen to. */
+export const processes_max = 16;
+
 /** As long as a model's `timeouts.first_token_s` is where nobody sets it. */
 export const loadWaitDefault_s = 600;
 
@@ -52,6 +55,14 @@ export const gatewaySchema = z.strictObject({
     .describe('login: a process on the machine that deploys. job: a small job of its own.'),
   host: oneWord.default('127.0.0.1').describe('Address it listens on.'),
   port: z.int().min(0).max(65_535).default(0).describe('Port it listens on; 0: a free one, then kept.'),
+  processes: z
+    .int()
+    .min(1)
+    .max(processes_max)
+    .default(1)
+    .describe(
+      'Processes that relay requests, behind one port. 1: the gateway itself, as a login node wants it. More: so many workers, and one process that counts for all of them; see docs/gateway.md. Higher: more requests a second, on as many cores; lower: less memory.',
+    ),
   socket: fullPath
     .optional()
     .describe(

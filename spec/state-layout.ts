@@ -169,6 +169,8 @@ export interface GatewayConfig {
   host: string;
   /** 0: any free port; kept over restarts once chosen. */
   port: number;
+  /** Processes that relay requests. 1, or absent: the gateway itself; more: so many beside it. */
+  processes?: number;
   mesh_folder: string;
   gateway_folder: string;
   /** TLS for clients; absent: plain HTTP. */

@@ -272,6 +272,7 @@ export function writeGatewayConfig(
     provider_key_file: providerKeyFile(layout, process.getuid!()),
     host: address.host ?? before?.host ?? site.gateway.host,
     port: address.port ?? before?.port ?? (first ? site.gateway.port : 0),
+    processes: site.gateway.processes,
     mesh_folder: layout.mesh_folder,
     gateway_folder: layout.gateway_folder,
     deployments_folder: layout.deployments_folder,

@@ -311,7 +311,7 @@ export class KeyLimits {
   }
 }
 
-function isLimited({ settings }: ApiKey): boolean {
+export function isLimited({ settings }: ApiKey): boolean {
   return (
     settings.budget !== undefined ||
     settings.concurrent_requests !== undefined ||

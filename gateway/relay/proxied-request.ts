@@ -15,11 +15,13 @@ import type { AttemptResult } from './attempt-result.ts';
 import { ClientAnswer, type PassedHead } from './client-answer.ts';
 import { clientPatience_ms } from './client-patience.ts';
 import { type Continuation, Continuations } from './continuations.ts';
+import type { Charge } from './device-charge.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
 import type { ProxyServices } from './proxy-services.ts';
 import { midStreamError, passedError, type ReplicaError } from './replica-error.ts';
 import { type AttemptFailure, isMeshRefusal } from './replica-refusal.ts';
 import { ReplicaSearch } from './replica-search.ts';
+import type { ClosedRequest } from './request-accounts.ts';
 import { asksContinuousUsage } from './request-body.ts';
 import { StreamRelay } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
@@ -27,7 +29,6 @@ import type { NoPlace } from './waiting-room.ts';
 
 type Result<K extends AttemptResult['kind']> = Extract<AttemptResult, { kind: K }>;
 
-const tooManyRequests = 429;
 /** Status of a client that went away, by nginx's custom; only logs and ledger see it. */
 const clientGone = 499;
 /** After replicas failed: those that died are known as dead by then. */
@@ -57,6 +58,7 @@ export class ProxiedRequest {
   readonly #client: ClientAnswer;
   readonly #search: ReplicaSearch;
   readonly #trace: RequestSpans | undefined;
+  readonly #charge: Charge;
   readonly #onClose = (): void => this.#clientClosed();
   /** The last one, which may have ended. */
   #attempt: Attempt | undefined;
@@ -64,11 +66,6 @@ export class ProxiedRequest {
   #continuations: Continuations | undefined;
   /** The model it counts for as demand. */
   #demanded: string | undefined;
-  /** Ends the use of the devices of whom was asked last. */
-  #endUse: (() => number) | undefined;
-  #device_s = 0;
-  #energy_j: number | undefined;
-  #isEnergyEstimated = false;
   /** Others were asked to give way to it: once is enough. */
   #askedForRoom = false;
   /** While nobody goes on with the stream. */
@@ -87,6 +84,7 @@ export class ProxiedRequest {
       names: key.settings.models,
     };
     this.#trace = services.tracing?.begin(of);
+    this.#charge = services.accounts.charge();
     this.#client = new ClientAnswer(of);
     const patient_until_ms = of.began_ms + clientPatience_ms(of.request.headers, filter?.qos);
     const client = { key_id: key.id, patient_until_ms };
@@ -110,8 +108,8 @@ export class ProxiedRequest {
       this.#demand(replica.served.name);
     }
     this.#search.ask(replica);
-    this.#charge();
-    if (this.#of.endpoint.computes) this.#endUse = replica.session.deviceTime.begin();
+    this.#charge.end();
+    if (this.#of.endpoint.computes) this.#charge.begin(replica.session);
     const task = {
       of: this.#of,
       replica,
@@ -467,26 +465,24 @@ export class ProxiedRequest {
   #decide(outcome: Outcome, send: () => void): void {
     if (this.#decided) return;
     this.#decided = true;
-    this.#charge();
+    this.#charge.end();
     this.#search.end();
     clearInterval(this.#comments);
     this.#client.endStall();
-    const { ledger, metrics, serviceTimes, workload, keyLimits, demand } = this.#services;
     const record = this.#record(outcome);
-    const { status } = record;
-    // What no device computes says nothing of how long a model takes.
-    const served_model = this.#of.endpoint.computes ? record.served_model : undefined;
+    if (this.#attempt) this.#charge.enter(record);
     this.#continuations?.release();
     this.#trace?.end(record);
-    metrics.answered(record);
-    if (status < 300 && served_model !== undefined) {
-      serviceTimes.answered(served_model, record);
-      workload.answered(served_model, record);
-    } else if (status === tooManyRequests && served_model !== undefined) workload.refused(served_model);
-    if (this.#demanded !== undefined) demand.ended(this.#demanded);
-    keyLimits.settle(this.#of.reservation, record);
     this.#of.release();
-    ledger.record(record, (error) => {
+    const { reservation, endpoint } = this.#of;
+    const closed: ClosedRequest = {
+      record,
+      reservation,
+      charge: this.#charge,
+      computes: endpoint.computes,
+      demanded: this.#demanded,
+    };
+    this.#services.accounts.close(closed, (error) => {
       const { response } = this.#of;
       response.off('close', this.#onClose);
       if (response.destroyed) return;
@@ -494,19 +490,6 @@ export class ProxiedRequest {
       if (error) this.#client.endWith(error, ['retry-after', '10']);
       else send();
     });
-  }
-
-  /** Adds what the last replica's devices did for the request. */
-  #charge(): void {
-    const share_s = this.#endUse?.();
-    if (share_s === undefined) return;
-    this.#endUse = undefined;
-    const { facts, deviceEnergy } = this.#attempt!.replica.session;
-    this.#device_s += share_s * (facts.device_count ?? 1);
-    const { power } = deviceEnergy;
-    if (!power) return;
-    this.#energy_j = (this.#energy_j ?? 0) + share_s * power.watts;
-    if (!power.measured) this.#isEnergyEstimated = true;
   }
 
   /** Of an answer that its client does not wait for: it costs what it has cost, as far as that is known. */
@@ -554,9 +537,10 @@ export class ProxiedRequest {
       ttft_ms: this.#client.ttft_ms,
       duration_ms: performance.now() - began_ms,
       finish_reason: outcome.finish_reason,
-      device_s: this.#attempt && this.#device_s,
-      energy_j: this.#energy_j,
-      energy_estimated: this.#isEnergyEstimated,
+      // What devices did is entered by whoever counts it.
+      device_s: undefined,
+      energy_j: undefined,
+      energy_estimated: false,
       error_code: outcome.error_code,
       counts_only: isCounted,
       trace: replica && !isCounted && endpoint.computes ? tracer?.traceOf(parsed) : undefined,

@@ -1,34 +1,32 @@
-import type { Ledger } from '../../ledger/index.ts';
-import type { KeyLimits } from '../keys/key-limits.ts';
+import type { RequestLimits } from '../keys/request-limits.ts';
 import type { GatewayLog } from '../log.ts';
 import type { GatewayMetrics } from '../metrics.ts';
 import type { Router } from '../routing/router.ts';
-import type { ServiceTimes } from '../routing/service-times.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import type { PromptTracer } from '../trace/prompt-tracer.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import type { JournalMemory } from './journal/journal-memory.ts';
+import type { RequestAccounts } from './request-accounts.ts';
 import type { WaitingLine } from './waiting-line.ts';
 import type { WaitingRoom } from './waiting-room.ts';
 
-/** What the requests of one gateway share. */
+/** What the requests of one process share; what is counted for the whole gateway may be counted by another one. */
 export interface ProxyServices {
   router: Router;
-  ledger: Ledger;
-  metrics: GatewayMetrics;
+  accounts: RequestAccounts;
+  limits: RequestLimits;
+  metrics: Pick<GatewayMetrics, 'retried' | 'continued' | 'refused'>;
   log: GatewayLog;
   journals: JournalMemory;
-  serviceTimes: ServiceTimes;
-  workload: WorkloadMeter;
-  keyLimits: KeyLimits;
-  demand: DemandMeter;
+  workload: Pick<WorkloadMeter, 'arrived' | 'refused' | 'longAnswer'>;
+  demand: Pick<DemandMeter, 'began'>;
   /** Absent: nothing is kept of prompts. */
   tracer?: PromptTracer | undefined;
   /** Absent: requests are not traced. */
   tracing?: Tracing | undefined;
-  defragmenter: Defragmenter;
+  defragmenter: Pick<Defragmenter, 'makeRoom'>;
   waiting: Waiting;
 }
 

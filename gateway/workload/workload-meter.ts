@@ -82,12 +82,17 @@ export class WorkloadMeter {
   #timer: NodeJS.Timeout | undefined;
   #writing: Promise<void> = Promise.resolve();
 
-  constructor(folder: string, log: GatewayLog, now_ms: () => number = Date.now) {
+  /** One that goes on from what another process keeps there, and writes nothing. */
+  static readOnly(folder: string, log: GatewayLog): WorkloadMeter {
+    return new WorkloadMeter(folder, log, Date.now, false);
+  }
+
+  constructor(folder: string, log: GatewayLog, now_ms: () => number = Date.now, writes = true) {
     this.#path = join(folder, gatewayFiles.workload);
     this.#log = log;
     this.#now_ms = now_ms;
     this.#models = this.#read();
-    this.#timer = setInterval(() => this.#write(), workloadWrite_ms).unref();
+    if (writes) this.#timer = setInterval(() => this.#write(), workloadWrite_ms).unref();
   }
 
   /** A request for a model that is deployed has arrived. */

@@ -209,6 +209,12 @@ export const gatewayErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_GATEWAY_WORKER: {
+    cause: 'A process that relays requests for the gateway does not start.',
+    fix: 'read the lines before in gateway.log; with gateway.processes: 1 in the site config there is none',
+    http_status: 500,
+    exit_code: 12,
+  },
   E_KEY_UNKNOWN: {
     cause: 'No API key has this id or name.',
     fix: 'list the keys with `hpcserve keys list`',

@@ -216,9 +216,9 @@ describe('requests that are wrong', () => {
     await stillServes();
   });
 
-  it('clients that send too slowly are cut off', async () => {
+  it.each([1, 2])('clients that send too slowly are cut off, by gateways of %i', async (processes) => {
     // A gateway of its own: clients of the others are not slow where the machine is.
-    const impatient = await startStage({ headers_ms: 400, request_ms: 800, check_ms: 100 });
+    const impatient = await startStage({ headers_ms: 400, request_ms: 800, check_ms: 100 }, { processes });
     try {
       const slowHeader = await rawTo(impatient, `POST ${path} HTTP/1.1\r\nhost: x\r\nx-a:`);
       expect(slowHeader).toContain('HTTP/1.1 408');

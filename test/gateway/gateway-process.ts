@@ -34,11 +34,15 @@ export class GatewayProcess {
   /** Where it answers, once it does. */
   async listening(): Promise<GatewayEndpoint> {
     let endpoint: GatewayEndpoint | undefined;
-    await until(() => {
-      if (this.#hasEnded) throw new Error(`the gateway ended with ${this.child.exitCode}: ${this.stderr}`);
-      endpoint = readEndpoint(join(this.#folder, gatewayFiles.endpoint));
-      return endpoint?.pid === this.child.pid;
-    }, 'the gateway to listen');
+    await until(
+      () => {
+        if (this.#hasEnded) throw new Error(`the gateway ended with ${this.child.exitCode}: ${this.stderr}`);
+        endpoint = readEndpoint(join(this.#folder, gatewayFiles.endpoint));
+        return endpoint?.pid === this.child.pid;
+      },
+      'the gateway to listen',
+      120_000,
+    );
     return endpoint!;
   }
 

@@ -9,12 +9,8 @@ import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
 import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll } from 'vitest';
-import {
-  type GatewayOptions,
-  type GatewayTimes,
-  type RunningGateway,
-  startGateway,
-} from '../../gateway/gateway.ts';
+import { type GatewayOptions, type RunningGateway, startGateway } from '../../gateway/gateway.ts';
+import type { GatewayTimes } from '../../gateway/gateway-times.ts';
 import {
   authorizePeer,
   type Delegation,

@@ -1,0 +1,90 @@
+import type { ApiKey } from '../../ledger/index.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { isLimited, type Reservation } from '../keys/key-limits.ts';
+import type { RequestLimits } from '../keys/request-limits.ts';
+import type { LimitsVerdict, ToPrimary } from './messages.ts';
+
+/** What the primary holds for a request of this worker. */
+export class RemoteReservation implements Reservation {
+  readonly number: number;
+  readonly key_id: string;
+  tokens = 0;
+  settled = false;
+
+  constructor(number: number, key_id: string) {
+    this.number = number;
+    this.key_id = key_id;
+  }
+}
+
+/**
+ * The limits of keys where the primary counts for all workers: two questions for each request of a key that has limits,
+ * none for others.
+ */
+export class RemoteLimits implements RequestLimits {
+  readonly #post: (message: ToPrimary) => void;
+  /** By number: who waits for what the primary says. */
+  readonly #waiting = new Map<number, (verdict: LimitsVerdict) => void>();
+  /** As the primary said last, by key. */
+  readonly #headers = new Map<string, LimitsVerdict['headers']>();
+  #last = 0;
+
+  constructor(post: (message: ToPrimary) => void) {
+    this.#post = post;
+  }
+
+  admit(
+    key: ApiKey,
+    then: (refusal: HpcserveError | undefined, held: RemoteReservation | undefined) => void,
+  ): void {
+    if (!isLimited(key)) {
+      then(undefined, undefined);
+      return;
+    }
+    const number = ++this.#last;
+    this.#ask(key, number, ['admit', number, key.id], ({ refusal, held }) => {
+      if (refusal) then(HpcserveError.fromJSON(refusal), undefined);
+      else then(undefined, held ? new RemoteReservation(number, key.id) : undefined);
+    });
+  }
+
+  reserve(
+    key: ApiKey,
+    reservation: RemoteReservation,
+    tokens: number,
+    then: (refusal: HpcserveError | undefined) => void,
+  ): void {
+    reservation.tokens = tokens;
+    const { number } = reservation;
+    this.#ask(key, number, ['reserve', number, tokens], ({ refusal }) =>
+      then(refusal && HpcserveError.fromJSON(refusal)),
+    );
+  }
+
+  release(reservation: RemoteReservation | undefined): void {
+    if (!reservation || reservation.settled) return;
+    reservation.settled = true;
+    this.#post(['release', reservation.number]);
+  }
+
+  rateHeaders({ id, settings }: ApiKey): [name: string, value: string][] {
+    const { requests_per_minute, tokens_per_minute } = settings;
+    if (requests_per_minute === undefined && tokens_per_minute === undefined) return [];
+    return this.#headers.get(id) ?? [];
+  }
+
+  /** The primary has answered. */
+  decided(number: number, verdict: LimitsVerdict): void {
+    const then = this.#waiting.get(number);
+    this.#waiting.delete(number);
+    then?.(verdict);
+  }
+
+  #ask(key: ApiKey, number: number, question: ToPrimary, then: (verdict: LimitsVerdict) => void): void {
+    this.#waiting.set(number, (verdict) => {
+      this.#headers.set(key.id, verdict.headers);
+      then(verdict);
+    });
+    this.#post(question);
+  }
+}

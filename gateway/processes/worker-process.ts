@@ -1,0 +1,198 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { compiledFile } from '../../host/programs.ts';
+import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
+import type { HeldName } from '../holder/messages.ts';
+import { Desk, type DeskServices } from './desk.ts';
+import { MessagePipe } from './message-pipe.ts';
+import { type FromPrimary, type MetricsJson, type ToPrimary, workerOption, workerPipes } from './messages.ts';
+import type { PassedRequests } from './passed-requests.ts';
+
+const gatewayProgram = compiledFile('gateway/main.js');
+/** A worker that has not taken a changed key by then is ended: it must not let anybody in with the old one. */
+const keys_ms = 5000;
+/** One that says nothing of itself by then is left out of the metrics. */
+const measure_ms = 1000;
+
+export interface WorkerProcessServices extends DeskServices {
+  passed: PassedRequests;
+}
+
+/** A connection of a client, of which nothing was read. */
+export type GivenConnection = readonly [name: HeldName, socket: Socket];
+
+export interface WorkerProcessEvents {
+  ready(): void;
+  /**
+   * @param how exit code or signal, in words
+   * @param left connections that it was not given any more
+   */
+  ended(how: string, left: readonly GivenConnection[]): void;
+}
+
+/** One worker as the primary sees it, from its start to its end. */
+export class WorkerProcess {
+  readonly number: number;
+  readonly began_ms = performance.now();
+  readonly #child: ChildProcess;
+  readonly #pipe: MessagePipe<ToPrimary, FromPrimary>;
+  readonly #desk: Desk;
+  readonly #ended: Promise<void>;
+  #is_ready = false;
+  #has_ended = false;
+  /** Connections of clients that it has, or is about to have. */
+  #connections = 0;
+  /** Those that it is given one after the other: Node closes the one that is on its way to a process that dies. */
+  #giving: GivenConnection[] = [];
+  #is_giving = false;
+  /** How far it has taken changes of keys. */
+  #took_keys = 0;
+  readonly #waiting = new Set<() => void>();
+  readonly #measured = new Map<number, (metrics: MetricsJson) => void>();
+  #questions = 0;
+
+  constructor(number: number, services: WorkerProcessServices, events: WorkerProcessEvents) {
+    this.number = number;
+    const child = spawn(
+      process.execPath,
+      [...gatewayNodeOptions, gatewayProgram, `--${workerOption}`, String(number)],
+      { stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe', 'pipe'] },
+    );
+    this.#child = child;
+    const pipeAt = (descriptor: number): Duplex => child.stdio[descriptor] as Duplex;
+    this.#pipe = new MessagePipe(pipeAt(workerPipes.messages), {
+      message: (message) => this.#take(message, events),
+      records: (line) => this.#desk.records(line),
+      // It is dead, or about to be: nobody is given to it any more.
+      closed: () => {
+        this.#is_ready = false;
+      },
+    });
+    this.#desk = new Desk(services, (message) => this.tell(message));
+    const requests = services.passed.serve(pipeAt(workerPipes.requests));
+    this.#ended = new Promise((resolve) => {
+      let how = '';
+      const ended = (): void => {
+        if (this.#has_ended) return;
+        this.#has_ended = true;
+        this.#is_ready = false;
+        requests.destroy(new Error('the worker is gone'));
+        this.#desk.close();
+        for (const then of this.#waiting) then();
+        events.ended(how, this.#giving);
+        resolve();
+      };
+      child.once('error', (error) => {
+        how ||= error.message;
+        // One that was never there has no other end.
+        if (child.pid === undefined) ended();
+      });
+      child.once('exit', (code, signal) => {
+        how ||= signal ?? `exit code ${code}`;
+      });
+      // Behind the end of its pipes: what it has said by then counts.
+      child.once('close', ended);
+    });
+  }
+
+  get pid(): number | undefined {
+    return this.#child.pid;
+  }
+
+  get isReady(): boolean {
+    return this.#is_ready;
+  }
+
+  get connections(): number {
+    return this.#connections;
+  }
+
+  tell(message: FromPrimary): void {
+    if (!this.#has_ended) this.#pipe.post(message);
+  }
+
+  give(connection: GivenConnection): void {
+    this.#connections++;
+    this.#giving.push(connection);
+    this.#giveNext();
+  }
+
+  /** When it has taken changes of keys up to a version, or has ended. */
+  async tookKeys(version: number): Promise<void> {
+    if (this.#took_keys >= version || this.#has_ended) return;
+    const limit = setTimeout(() => this.kill(), keys_ms);
+    while (this.#took_keys < version && !this.#has_ended)
+      await new Promise<void>((resolve) => this.#waiting.add(resolve));
+    clearTimeout(limit);
+  }
+
+  /** What it measures of itself; undefined where it does not say. */
+  measure(): Promise<MetricsJson | undefined> {
+    const question = ++this.#questions;
+    return new Promise((resolve) => {
+      const done = (metrics?: MetricsJson): void => {
+        clearTimeout(limit);
+        this.#measured.delete(question);
+        resolve(metrics);
+      };
+      const limit = setTimeout(done, measure_ms);
+      this.#measured.set(question, done);
+      this.tell(['measure', question]);
+    });
+  }
+
+  /** Has it take no more requests, and end when those inside are answered, or after `limit_ms`. */
+  async drain(limit_ms: number): Promise<void> {
+    this.tell(['drain']);
+    const limit = setTimeout(() => this.kill(), limit_ms);
+    await this.#ended;
+    clearTimeout(limit);
+  }
+
+  kill(): void {
+    this.#child.kill('SIGKILL');
+  }
+
+  async end(): Promise<void> {
+    this.kill();
+    await this.#ended;
+  }
+
+  #giveNext(): void {
+    // Where it dies before it is given the others, another one has them.
+    if (this.#is_giving || !this.#child.connected) return;
+    const next = this.#giving.shift();
+    if (!next) return;
+    const [name, socket] = next;
+    this.#is_giving = true;
+    this.#child.send({ name }, socket, { keepOpen: false }, (error) => {
+      if (error) socket.destroy();
+    });
+  }
+
+  #take(message: ToPrimary, events: WorkerProcessEvents): void {
+    if (this.#desk.take(message)) return;
+    switch (message[0]) {
+      case 'ready':
+        this.#is_ready = true;
+        events.ready();
+        break;
+      case 'connected':
+        this.#is_giving = false;
+        this.#giveNext();
+        break;
+      case 'disconnected':
+        this.#connections -= message[1];
+        break;
+      case 'took_keys':
+        this.#took_keys = message[1];
+        for (const then of this.#waiting) then();
+        this.#waiting.clear();
+        break;
+      case 'measured':
+        this.#measured.get(message[1])?.(message[2]);
+        break;
+    }
+  }
+}

@@ -1,0 +1,180 @@
+import type { KeyChange } from '../../ledger/index.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { afterEnd } from '../holder/restart.ts';
+import type { GatewayLog } from '../log.ts';
+import type { FromPrimary, MetricsJson, WorkerStart } from './messages.ts';
+import { type GivenConnection, WorkerProcess, type WorkerProcessServices } from './worker-process.ts';
+
+/** Until all workers answer when a gateway starts, ms. Higher: very slow filesystems. */
+const start_ms = 120_000;
+/** Behind the time that answers may still take: until a worker has ended with its last connection. */
+const end_ms = 2000;
+/** Connections that wait while no worker is ready. Higher: more clients outlive that; lower: less memory at risk. */
+const waiting_max = 1024;
+
+export interface WorkersOptions extends WorkerProcessServices {
+  count: number;
+  /** What a worker that starts now has to know. */
+  start(): Omit<WorkerStart, 'keys' | 'workers'>;
+  /** Keys that are known, and from then on each change at once. */
+  followKeys(callback: (change: KeyChange) => void): () => void;
+  log: GatewayLog;
+}
+
+/**
+ * The processes that relay a gateway's requests. Each connection goes to the one that has the fewest; one that ends is
+ * replaced, at once where it lived for a while, and after growing pauses where they die again and again.
+ */
+export class Workers {
+  readonly #options: WorkersOptions;
+  readonly #running = new Map<number, WorkerProcess>();
+  readonly #pauses = new Set<NodeJS.Timeout>();
+  readonly #quick_ends = new Map<number, number>();
+  /** Keys as they are now, for workers that start. */
+  readonly #keys = new Map<string, KeyChange>();
+  #keys_version = 0;
+  readonly #unfollow: () => void;
+  #waiting: GivenConnection[] = [];
+  #given = 0;
+  #is_ending = false;
+  #onReady: () => void = () => undefined;
+  #onFailed: (error: HpcserveError) => void = () => undefined;
+
+  constructor(options: WorkersOptions) {
+    this.#options = options;
+    this.#unfollow = options.followKeys((change) => this.#keyChanged(change));
+  }
+
+  /** Starts all of them, and waits until they answer. @throws HpcserveError E_GATEWAY_WORKER */
+  async start(): Promise<void> {
+    const { count } = this.#options;
+    await new Promise<void>((resolve, reject) => {
+      const limit = setTimeout(
+        () => this.#onFailed(failed(`they do not answer after ${start_ms / 1000} s`)),
+        start_ms,
+      );
+      this.#onFailed = (error) => {
+        clearTimeout(limit);
+        reject(error);
+      };
+      this.#onReady = () => {
+        if (this.#ready.length < count) return;
+        clearTimeout(limit);
+        resolve();
+      };
+      for (let number = 1; number <= count; number++) this.#startOne(number);
+    });
+    this.#onFailed = () => undefined;
+  }
+
+  /** Workers that answer. */
+  get ready(): number {
+    return this.#ready.length;
+  }
+
+  /** To the one that has the fewest connections; where none is ready, to the first that is. */
+  give(connection: GivenConnection): void {
+    const ready = this.#ready;
+    let least: WorkerProcess | undefined;
+    // Of several that have as few, each time another one.
+    const first = this.#given++;
+    for (let at = 0; at < ready.length; at++) {
+      const worker = ready[(first + at) % ready.length]!;
+      if (!least || worker.connections < least.connections) least = worker;
+    }
+    if (least) least.give(connection);
+    else if (this.#waiting.length < waiting_max && !this.#is_ending) this.#waiting.push(connection);
+    else connection[1].destroy();
+  }
+
+  tell(message: FromPrimary): void {
+    for (const worker of this.#running.values()) worker.tell(message);
+  }
+
+  /** When no worker lets anybody in with a key as it was before this call. */
+  async tookKeys(): Promise<void> {
+    const version = this.#keys_version;
+    await Promise.all([...this.#running.values()].map((worker) => worker.tookKeys(version)));
+  }
+
+  /** What those measure of themselves that answer. */
+  async measure(): Promise<MetricsJson[]> {
+    const told = await Promise.all(this.#ready.map((worker) => worker.measure()));
+    return told.filter((metrics) => metrics !== undefined);
+  }
+
+  /** Lets answers end, for at most `drain_ms`; then all have ended. */
+  async drain(drain_ms: number): Promise<void> {
+    this.#stop();
+    await Promise.all([...this.#running.values()].map((worker) => worker.drain(drain_ms + end_ms)));
+  }
+
+  async close(): Promise<void> {
+    this.#stop();
+    this.#unfollow();
+    await Promise.all([...this.#running.values()].map((worker) => worker.end()));
+  }
+
+  get #ready(): WorkerProcess[] {
+    return [...this.#running.values()].filter(({ isReady }) => isReady);
+  }
+
+  #stop(): void {
+    this.#is_ending = true;
+    for (const pause of this.#pauses) clearTimeout(pause);
+    for (const [, socket] of this.#waiting) socket.destroy();
+    this.#waiting = [];
+  }
+
+  #startOne(number: number): void {
+    const { log, count, start } = this.#options;
+    const worker = new WorkerProcess(number, this.#options, {
+      ready: () => {
+        log.info({ worker: number, worker_pid: worker.pid }, 'a worker answers');
+        for (const connection of this.#waiting.splice(0)) this.give(connection);
+        this.#onReady();
+      },
+      ended: (how, left) => {
+        this.#endedOne(worker, how);
+        for (const connection of left) this.give(connection);
+      },
+    });
+    this.#running.set(number, worker);
+    worker.tell(['start', { ...start(), workers: count, keys: [...this.#keys.values()] }]);
+    worker.tell(['keys', this.#keys_version, []]);
+  }
+
+  #endedOne(worker: WorkerProcess, how: string): void {
+    const { number } = worker;
+    this.#running.delete(number);
+    if (this.#is_ending) return;
+    const { log } = this.#options;
+    this.#onFailed(failed(`number ${number} ended: ${how}`));
+    const next = afterEnd({
+      code: 1,
+      lived_ms: performance.now() - worker.began_ms,
+      has_listened: true,
+      is_told: false,
+      quick_ends: this.#quick_ends.get(number) ?? 0,
+    });
+    if (next.do === 'end') return;
+    this.#quick_ends.set(number, next.quick_ends);
+    log.warn({ worker: number, because: how, pause_ms: next.pause_ms }, 'a worker ended; another is started');
+    const pause = setTimeout(() => {
+      this.#pauses.delete(pause);
+      this.#startOne(number);
+    }, next.pause_ms);
+    this.#pauses.add(pause);
+  }
+
+  #keyChanged(change: KeyChange): void {
+    if ('forgotten' in change) this.#keys.delete(change.forgotten);
+    else this.#keys.set(change.file.id, change);
+    this.#keys_version++;
+    this.tell(['keys', this.#keys_version, [change]]);
+  }
+}
+
+function failed(because: string): HpcserveError {
+  return new HpcserveError('E_GATEWAY_WORKER', { what: 'the workers of the gateway did not start', because });
+}
