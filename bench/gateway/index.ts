@@ -1,10 +1,12 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseArgs } from 'node:util';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { fixedRate, type Load, saturate } from './load.ts';
 import { manyStreams, memoryOfStreams } from './many-streams.ts';
 import { median } from './median.ts';
+import { measureProcesses, processesOf } from './processes.ts';
 import { ensurePrograms } from './programs.ts';
 import { pacedRequest, requestBody } from './requests.ts';
 import { type Closers, type GatewayStage, openStage, type RunningProxy } from './stage.ts';
@@ -32,18 +34,35 @@ const parts = {
 };
 type Part = keyof typeof parts;
 
-/** Arguments name the parts to run; all where there are none. */
+/** Arguments name the parts to run; all where there are none. With `--processes N`, several processes beside one. */
 async function run(options: BenchOptions): Promise<BenchResult[]> {
-  const unknown = options.args.filter((argument) => !(argument in parts));
+  const { values, positionals } = parseArgs({
+    args: [...options.args],
+    allowPositionals: true,
+    options: { processes: { type: 'string' } },
+  });
+  const processes = processesOf(values.processes);
+  const unknown = positionals.filter((argument) => !(argument in parts));
   if (unknown.length > 0)
     throw new Error(`unknown part ${unknown[0]}; there are ${Object.keys(parts).join(', ')}`);
-  const wanted = (options.args.length > 0 ? options.args : Object.keys(parts)) as Part[];
+  const all = processes === undefined ? Object.keys(parts) : [];
+  const wanted = (positionals.length > 0 ? positionals : all) as Part[];
   const programs = ensurePrograms(options.log);
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-'));
   const closers: Closers = [() => rmSync(folder, { recursive: true, force: true })];
   try {
-    const stage = await openStage(folder, programs, closers);
+    const stage = await openStage(folder, programs, closers, processes);
     const results: BenchResult[] = [];
+    const { several } = stage;
+    if (several)
+      results.push(
+        ...(await measureProcesses(
+          { ...stage, several },
+          (url) => loadOf(stage, url),
+          pacedRequest,
+          options.log,
+        )),
+      );
     for (const part of wanted) results.push(...(await parts[part](stage, options)));
     return results;
   } finally {

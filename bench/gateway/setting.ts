@@ -1,7 +1,7 @@
 /** What a bench gives a gateway: its config, a key, and sessions of one launch. */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Delegation, launchScope, type ProviderKey } from '../../mesh/index.ts';
 import type { Heartbeat } from '../../spec/agent-state.ts';
@@ -14,6 +14,7 @@ export function writeGatewayConfig(
   mesh_folder: string,
   provider_key_file: string,
   port: number,
+  processes?: number,
 ): GatewayConfig {
   const config: GatewayConfig = {
     format: 1,
@@ -23,11 +24,13 @@ export function writeGatewayConfig(
     host: '127.0.0.1',
     port,
     mesh_folder,
+    keys_folder: join(dirname(mesh_folder), 'keys'),
     gateway_folder: join(folder, 'gateway'),
     deployments_folder: join(folder, 'deployments'),
     mesh: { host: '127.0.0.1', bootstrap: [], relay: [] },
   };
-  mkdirSync(config.gateway_folder, { mode: 0o700 });
+  if (processes !== undefined) config.processes = processes;
+  mkdirSync(config.gateway_folder, { mode: 0o700, recursive: true });
   writeFileSync(join(config.gateway_folder, gatewayFiles.config), JSON.stringify(config));
   return config;
 }

@@ -10,6 +10,7 @@ import { type GatewayConfig, gatewayFiles } from '../../spec/state-layout.ts';
 import { writeProxyConfig, writeUpstreamConfig } from './nginx.ts';
 import { type PacedUpstream, startPacedPlain, startPacedSession } from './paced-upstream.ts';
 import { type Pinned, startPinned, untilListening } from './process.ts';
+import { coresFor } from './processes.ts';
 import type { Program } from './programs.ts';
 import { instantAnswer } from './requests.ts';
 import {
@@ -62,18 +63,24 @@ export interface GatewayStage {
   start: Start;
   /** The gateway once more, after it was stopped. */
   startGateway(): Promise<RunningProxy>;
+  /** A gateway of several processes, where one is asked for. */
+  several: (RunningProxy & { processes: number }) | undefined;
+  /** The gateways have cores that the load does not use. */
+  hasCores: boolean;
 }
 
 export async function openStage(
   folder: string,
   programs: GatewayStage['programs'],
   closers: Closers,
+  processes?: number,
 ): Promise<GatewayStage> {
   const cores = availableParallelism();
   if (cores < 2)
     throw new Error('the gateway bench needs two cores: one for the proxy, one for load and upstream');
-  const proxyCores = [cores - 1];
-  const loadCores = Array.from({ length: cores - 1 }, (_, core) => core);
+  const placed = processes === undefined ? undefined : coresFor(processes, cores);
+  const proxyCores = placed?.one ?? [cores - 1];
+  const loadCores = placed?.load ?? Array.from({ length: cores - 1 }, (_, core) => core);
   const start = starter(folder, programs, closers);
   const mesh_folder = join(folder, 'mesh');
   const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
@@ -112,8 +119,21 @@ export async function openStage(
   const nginxStream = await proxyOf('stream-proxy', paced);
 
   const key = await makeKey(origin, config, { ...keySettings, providers: [provider.id] });
-  await untilServed(origin, key, ['bench', ...Object.values(pacedModels)]);
+  const models = ['bench', ...Object.values(pacedModels)];
+  await untilServed(origin, key, models);
+  let several: GatewayStage['several'];
+  if (processes !== undefined && placed) {
+    // Keys are of the site: both gateways take them.
+    const at = join(folder, 'several');
+    const of = writeGatewayConfig(at, mesh_folder, provider_key_file, await freePort(), processes);
+    const started = await start('the gateway', placed.several, gatewayCommand(of), of.port);
+    const originOf = `http://127.0.0.1:${of.port}`;
+    several = { ...started, url: originOf + chatPath, processes };
+    await untilServed(originOf, key, models);
+  }
   return {
+    several,
+    hasCores: placed?.hasCores ?? true,
     programs,
     folder,
     key,
