@@ -11,6 +11,7 @@ export const benches: Record<string, () => Promise<Bench>> = {
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   routers: async () => (await import('./routers/index.ts')).routersBench,
   loss: async () => (await import('./loss/index.ts')).lossBench,
+  prefix: async () => (await import('./prefix/index.ts')).prefixBench,
   ledger: async () => (await import('./ledger/index.ts')).ledgerBench,
   soak: async () => (await import('./soak/index.ts')).soakBench,
   chaos: async () => (await import('./chaos/index.ts')).chaosBench,

@@ -27,6 +27,7 @@ import { defaultTimes, type GatewayTimes } from './gateway-times.ts';
 import {
   bodyMax_bytes,
   bodyMemory,
+  openPrompts,
   openRouter,
   openTracer,
   openTracing,
@@ -234,7 +235,7 @@ async function joinMesh(start: Start, keys: KeyStore) {
     parts.add(new ScalingExchange(files, registry, own, log, times.poll_ms), (part) => part.close());
   }
   const session = (session_id: string): SessionLink | undefined => linked.link(session_id);
-  return { registry, gossip, own, providers, session, table: linked.table };
+  return { registry, gossip, own, providers, sessions: linked, session, table: linked.table };
 }
 
 function metadata({ site, provider }: GatewayConfig): SessionMetadata {
@@ -268,11 +269,12 @@ async function retirePredecessor(
 type Routing = ReturnType<typeof prepareRouting>;
 
 /** Who answers a request, and what is told of that. Nothing here is to be ended. */
-function prepareRouting(start: Start, records: Records, { table, gossip }: Mesh) {
+function prepareRouting(start: Start, records: Records, { sessions, table, gossip }: Mesh) {
   const { config, log } = start;
   const { ledger, workload, serviceTimes } = records;
   const availability = new Availability(config.deployments_folder, table, log);
-  const router = openRouter(config, { table, serviceTimes, workload, availability });
+  const prompts = openPrompts(sessions);
+  const router = openRouter(config, { table, serviceTimes, workload, availability, prompts });
   const metrics = new GatewayMetrics({
     sessions: () => {
       const all = table.sessions();
@@ -291,7 +293,7 @@ function prepareRouting(start: Start, records: Records, { table, gossip }: Mesh)
     workers: async () => (await start.workers?.measure()) ?? [],
   });
   const accounts = new OwnAccounts({ ...records, metrics });
-  return { router, availability, metrics, accounts, defragmenter: new Defragmenter(table, log) };
+  return { router, prompts, availability, metrics, accounts, defragmenter: new Defragmenter(table, log) };
 }
 
 type Front = Awaited<ReturnType<typeof openFront>>;

@@ -11,10 +11,12 @@ import type { GatewayLog } from './log.ts';
 import type { Waiting } from './relay/proxy-services.ts';
 import { WaitingLine } from './relay/waiting-line.ts';
 import { WaitingRoom } from './relay/waiting-room.ts';
+import { PromptKnowledge } from './routing/prompt-knowledge.ts';
 import { Router } from './routing/router.ts';
 import type { ServiceTimes } from './routing/service-times.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
+import type { Sessions } from './sessions.ts';
 import { Tracing } from './telemetry/tracing.ts';
 import { PromptTracer } from './trace/prompt-tracer.ts';
 import type { WorkloadMeter } from './workload/workload-meter.ts';
@@ -31,21 +33,34 @@ export interface RoutingParts {
   serviceTimes: ServiceTimes;
   workload: Pick<WorkloadMeter, 'expectedLength_tokens'>;
   availability: Availability;
+  prompts: PromptKnowledge;
 }
 
 /** Who answers a request. */
 export function openRouter(
   config: GatewayConfig,
-  { table, serviceTimes, workload, availability }: RoutingParts,
+  { table, serviceTimes, workload, availability, prompts }: RoutingParts,
 ): Router {
   return new Router({
     table,
     policy: routingPolicy(config.routing ?? 'by-engine', limits.queue_length),
     serviceTimes,
+    prompts,
     wait_max_s: waitMax_s(config),
     expectedLength_tokens: (model) => workload.expectedLength_tokens(model),
     explainAbsence: (model, names) => availability.explain(model, names),
   });
+}
+
+/**
+ * What replicas hold of prompts, as this process knows it.
+ * @param processes that relay requests in each gateway: each sees its part of them
+ */
+export function openPrompts(sessions: Sessions, processes = 1): PromptKnowledge {
+  const prompts = new PromptKnowledge(() => processes * sessions.gateways);
+  sessions.table.onEmptied((session_id) => prompts.forget(session_id));
+  sessions.onBlocks = (session_id, news) => prompts.blocks(session_id, news);
+  return prompts;
 }
 
 /** Traces of requests go out from where they are relayed. @param id of the gateway's session */

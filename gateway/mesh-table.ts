@@ -132,6 +132,7 @@ function modelRow({ served, ...load }: Replica<SessionLink>): object {
     unreported: load.unreported,
     kv_tokens_total: load.kv_tokens_total,
     kv_tokens_used: load.kv_tokens_used,
+    prefix_cache: load.prefix_cache,
   };
 }
 

@@ -1,5 +1,6 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { RequestRecord } from '../ledger/index.ts';
+import type { PrefixCacheCounts } from '../spec/prefix-cache.ts';
 import type { MeasuredWorkload } from '../spec/workload.ts';
 import type { MeshStatus } from './gateway-gossip.ts';
 import { registerMeshMetrics } from './mesh-metrics.ts';
@@ -46,6 +47,7 @@ export interface MetricsSource {
     max_sequences: number;
     kv_tokens_total: number;
     kv_tokens_used: number;
+    prefix_cache?: PrefixCacheCounts | undefined;
   }[];
   /** What this gateway measured of the load. */
   workloads(): MeasuredWorkload[];
@@ -298,6 +300,16 @@ function registerReplicas(registry: Registry, source: MetricsSource): void {
     ],
     ['hpcserve_kv_cache_tokens', 'Tokens that the KV caches of replicas hold', (r) => r.kv_tokens_used],
     ['hpcserve_kv_cache_capacity_tokens', 'Tokens that fit into them', (r) => r.kv_tokens_total],
+    [
+      'hpcserve_prefix_cache_queried_tokens',
+      'Prompt tokens that engines looked for in their caches since they started, as they report it',
+      (r) => r.prefix_cache?.queried_tokens ?? 0,
+    ],
+    [
+      'hpcserve_prefix_cache_found_tokens',
+      'Of these, tokens that were there',
+      (r) => r.prefix_cache?.found_tokens ?? 0,
+    ],
   ] as const satisfies readonly (readonly [string, string, (replica: Load) => number])[])
     new Gauge({
       name,

@@ -14,6 +14,7 @@ import {
 import { ratedPower_w } from '../solver/catalog/power.ts';
 import type { Heartbeat, ModelWeights } from '../spec/agent-state.ts';
 import type { ErrorCode } from '../spec/errors/registry.ts';
+import type { PrefixCacheCounts } from '../spec/prefix-cache.ts';
 import { provenProviderOf, type SessionRecord } from '../spec/session-record.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
 import { DeviceEnergy } from './device-energy.ts';
@@ -291,6 +292,7 @@ const refusalSchema = z.object({
   error: z.object({ message: z.string(), code: z.literal('E_AGENT_ACCESS' satisfies ErrorCode) }),
 });
 
+const noPrefixes: PrefixCacheCounts = { queried_tokens: 0, found_tokens: 0 };
 const noWeights: Omit<ModelWeights, 'resting'> = { bytes: 0, resident_bytes: 0, load_bytes_per_s: 0 };
 
 function parseHeartbeat(line: string, session_id: string): Heartbeat {
@@ -307,6 +309,9 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
     for (const count of [load.running, load.waiting, load.max_sequences]) {
       if (!Number.isSafeInteger(count) || count < 0) throw new Error('a heartbeat holds an impossible count');
     }
+    const { queried_tokens, found_tokens } = load.prefix_cache ?? noPrefixes;
+    if (!isAmount(queried_tokens) || !isAmount(found_tokens))
+      throw new Error('a heartbeat holds an impossible count of tokens');
     const { bytes, resident_bytes, load_bytes_per_s, promised_share = 0 } = load.weights ?? noWeights;
     for (const size of [bytes, resident_bytes, load_bytes_per_s, promised_share])
       if (!isAmount(size)) throw new Error('a heartbeat holds an impossible size');

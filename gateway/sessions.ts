@@ -1,4 +1,5 @@
 import type { Registry, RegistryChange, RelayFallback, SessionIdentity } from '../mesh/index.ts';
+import type { Heartbeat } from '../spec/agent-state.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import type { GatewayLog } from './log.ts';
 import { RoutingTable } from './routing/table.ts';
@@ -13,7 +14,10 @@ type KnownSessions = Pick<Registry, 'snapshot' | 'onChange'>;
 /** Follows the registry: a link and rows of the routing table for every session that serves models. */
 export class Sessions {
   readonly table = new RoutingTable<SessionLink>();
+  /** Is told what a session says that its engine's KV cache holds: as it came, unread. */
+  onBlocks: (session_id: string, news: unknown) => void = () => undefined;
   readonly #links = new Map<string, SessionLink>();
+  readonly #gateways = new Set<string>();
   readonly #registry: KnownSessions;
   readonly #identity: () => SessionIdentity;
   readonly #log: GatewayLog;
@@ -33,6 +37,11 @@ export class Sessions {
     this.#relayFallback = relayFallback;
     this.#unsubscribe = registry.onChange((changes) => this.#changed(changes));
     for (const record of registry.snapshot()) this.#take(record);
+  }
+
+  /** Gateways of the mesh that serve, one at least: this one may not have said so yet. */
+  get gateways(): number {
+    return Math.max(1, this.#gateways.size);
   }
 
   async close(): Promise<void> {
@@ -59,11 +68,17 @@ export class Sessions {
   #changed(changes: readonly RegistryChange[]): void {
     for (const change of changes) {
       if (change.after) this.#take(change.after);
-      else this.#drop(change.session_id);
+      else {
+        this.#gateways.delete(change.session_id);
+        this.#drop(change.session_id);
+      }
     }
   }
 
   #take(record: SessionRecord): void {
+    if (record.metadata.role === 'gateway' && record.lifecycle === 'SERVING')
+      this.#gateways.add(record.session_id);
+    else this.#gateways.delete(record.session_id);
     if (!servesModels(record)) return;
     if (record.lifecycle === 'LEFT') {
       this.#drop(record.session_id);
@@ -91,13 +106,17 @@ export class Sessions {
           if (this.#links.get(record.session_id) === down) this.table.setReachable(record.session_id, false);
         },
         heartbeat: (from, heartbeat) => {
-          if (this.#links.get(record.session_id) === from)
-            this.table.report(record.session_id, heartbeat.models);
+          if (this.#links.get(record.session_id) === from) this.#heard(record.session_id, heartbeat);
         },
       });
       this.#links.set(record.session_id, link);
     }
     this.table.set(record, link);
+  }
+
+  #heard(session_id: string, { models, kv_blocks }: Heartbeat): void {
+    this.table.report(session_id, models);
+    if (kv_blocks !== undefined) this.onBlocks(session_id, kv_blocks);
   }
 
   #drop(session_id: string): void {

@@ -5,7 +5,9 @@
 import type { EnergyReading } from './energy.ts';
 import type { StageTime } from './engine-contract.ts';
 import type { ErrorJson } from './errors/error.ts';
+import type { KvBlockNews } from './kv-blocks.ts';
 import type { MovesReport } from './moves-report.ts';
+import type { PrefixCacheCounts } from './prefix-cache.ts';
 import type { DeviceDescription, SessionModel, SessionRole } from './session-record.ts';
 
 export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
@@ -98,6 +100,8 @@ export interface SessionState {
   asleep?: boolean | undefined;
   /** Of a device worker: what moved to others and came from them with keys and values; absent: nothing yet. */
   moves?: MovesReport | undefined;
+  /** By model, as they were when the state was written last; see `prefix_cache_ms` of the agent. */
+  prefix_caches?: Readonly<Record<string, PrefixCacheCounts>> | undefined;
   /** Why the session failed; where it lives, why the first of its failed models did. */
   error?: ErrorJson;
   /** Models that failed on a session that lives, by name. */
@@ -116,6 +120,8 @@ export interface Heartbeat {
   /** Of the session's devices; absent: nothing is measured. */
   energy?: EnergyReading | undefined;
   models: ModelLoad[];
+  /** Of an engine that says what its KV cache holds. */
+  kv_blocks?: KvBlockNews | undefined;
 }
 
 export interface ModelLoad {
@@ -136,6 +142,8 @@ export interface ModelLoad {
   weights?: ModelWeights;
   /** Of a pipeline's coordinator that has computed batches: what they take at each stage. */
   stages?: readonly StageTime[];
+  /** Absent where the engine does not say. */
+  prefix_cache?: PrefixCacheCounts;
 }
 
 /** Whether a further request would wait there. */

@@ -41,6 +41,7 @@ export const benchEntries = [
  */
 export const simulators = [
   'solver/cluster-simulator/',
+  'solver/routing-simulator/',
   'solver/sharing-simulator/',
   'solver/pipeline-simulator/',
   'solver/streaming-simulator/',

@@ -11,6 +11,7 @@ import { CrossOrigin } from '../cross-origin.ts';
 import {
   bodyMax_bytes,
   bodyMemory,
+  openPrompts,
   openRouter,
   openTracer,
   openTracing,
@@ -96,11 +97,13 @@ export class Worker {
     this.#accounts = new RemoteAccounts(pipe, { serviceTimes, workload });
     const { table } = this.#sessions;
     const availability = new Availability(config.deployments_folder, table, log);
-    const router = openRouter(config, { table, serviceTimes, workload, availability });
+    const prompts = openPrompts(this.#sessions, workers);
+    const router = openRouter(config, { table, serviceTimes, workload, availability, prompts });
     const { session_id: id } = this.#identity;
     this.#tracing = openTracing(config, { id, interval_ms: start.times.export_ms, log });
     this.#handler = new OpenAiHandler({
       router,
+      prompts,
       keys: this.#keys,
       limits: this.#limits,
       accounts: this.#accounts,

@@ -23,12 +23,15 @@ export interface PassedHead {
 export class ClientAnswer {
   readonly response: ClientResponse;
   readonly #of: AcceptedRequest;
+  readonly #onFirstByte: () => void;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;
 
-  constructor(of: AcceptedRequest) {
+  /** @param onFirstByte runs once, before the first bytes of an answer go to the client */
+  constructor(of: AcceptedRequest, onFirstByte: () => void) {
     this.response = of.response;
     this.#of = of;
+    this.#onFirstByte = onFirstByte;
   }
 
   /** Whether something of an answer has been sent: then nobody else can begin it anew. */
@@ -43,7 +46,9 @@ export class ClientAnswer {
 
   /** The first bytes of an answer are about to go to the client. */
   firstByte(): void {
-    this.#ttft_ms ??= performance.now() - this.#of.began_ms;
+    if (this.#ttft_ms !== undefined) return;
+    this.#ttft_ms = performance.now() - this.#of.began_ms;
+    this.#onFirstByte();
   }
 
   /** @param contentLength absent where it is not known yet */

@@ -36,6 +36,8 @@ interface Stream {
   route: RouteRequest;
   path: string;
   dialect: StreamDialect;
+  /** Where the prompt's tokens are of use: see `WrappedJournal`. */
+  onTokens: ((token_ids: Int32Array) => void) | undefined;
 }
 
 interface Services {
@@ -195,6 +197,6 @@ export class Continuations {
     const of = path as CompletionsPath;
     if (!continuesText(engine, of)) return undefined;
     const began = { engine: engine!, precision: replica.served.precision };
-    return new WrappedJournal(this.#services.journals, of, this.#stream.parsed, began);
+    return new WrappedJournal(this.#services.journals, of, this.#stream.parsed, began, this.#stream.onTokens);
   }
 }

@@ -17,6 +17,7 @@ import { clientPatience_ms } from './client-patience.ts';
 import { type Continuation, Continuations } from './continuations.ts';
 import type { Charge } from './device-charge.ts';
 import type { ContinuedRequest } from './journal/journal.ts';
+import { PromptUse } from './prompt-use.ts';
 import type { ProxyServices } from './proxy-services.ts';
 import { midStreamError, passedError, type ReplicaError } from './replica-error.ts';
 import { type AttemptFailure, isMeshRefusal } from './replica-refusal.ts';
@@ -57,6 +58,7 @@ export class ProxiedRequest {
   readonly #route: RouteRequest;
   readonly #client: ClientAnswer;
   readonly #search: ReplicaSearch;
+  readonly #prompt: PromptUse;
   readonly #trace: RequestSpans | undefined;
   readonly #charge: Charge;
   readonly #onClose = (): void => this.#clientClosed();
@@ -77,15 +79,17 @@ export class ProxiedRequest {
     this.#of = of;
     this.#services = services;
     const { parsed, filter, key } = of;
+    this.#prompt = new PromptUse(of, services.prompts);
     this.#route = {
       model: parsed.model,
       filter,
       prompt: scopedKeys(parsed.prompt, cacheScopeOf(key)),
+      blocks: this.#prompt.blocks,
       names: key.settings.models,
     };
     this.#trace = services.tracing?.begin(of);
     this.#charge = services.accounts.charge();
-    this.#client = new ClientAnswer(of);
+    this.#client = new ClientAnswer(of, () => this.#prompt.began());
     const patient_until_ms = of.began_ms + clientPatience_ms(of.request.headers, filter?.qos);
     const client = { key_id: key.id, patient_until_ms };
     this.#search = new ReplicaSearch(services.router, this.#route, services.waiting, client);
@@ -109,6 +113,7 @@ export class ProxiedRequest {
     }
     this.#search.ask(replica);
     this.#charge.end();
+    this.#prompt.send(replica, this.#client.begun);
     if (this.#of.endpoint.computes) this.#charge.begin(replica.session);
     const task = {
       of: this.#of,
@@ -129,8 +134,10 @@ export class ProxiedRequest {
     const { response, parsed, endpoint } = this.#of;
     const { journals, router, waiting } = this.#services;
     this.#continuations?.release();
+    const { path, dialect } = endpoint;
+    const { onTokens } = this.#prompt;
     const continuations = new Continuations(
-      { replica, parsed, route: this.#route, path: endpoint.path, dialect: endpoint.dialect },
+      { replica, parsed, route: this.#route, path, dialect, onTokens },
       { journals, router, wait_ms: waiting.continue_ms, load_wait_ms: waiting.load_wait_ms },
     );
     this.#continuations = continuations;
@@ -473,6 +480,7 @@ export class ProxiedRequest {
     if (this.#attempt) this.#charge.enter(record);
     this.#continuations?.release();
     this.#trace?.end(record);
+    this.#prompt.end(outcome);
     this.#of.release();
     const { reservation, endpoint } = this.#of;
     const closed: ClosedRequest = {

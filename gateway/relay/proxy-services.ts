@@ -1,6 +1,7 @@
 import type { RequestLimits } from '../keys/request-limits.ts';
 import type { GatewayLog } from '../log.ts';
 import type { GatewayMetrics } from '../metrics.ts';
+import type { PromptKnowledge } from '../routing/prompt-knowledge.ts';
 import type { Router } from '../routing/router.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
@@ -15,6 +16,7 @@ import type { WaitingRoom } from './waiting-room.ts';
 /** What the requests of one process share; what is counted for the whole gateway may be counted by another one. */
 export interface ProxyServices {
   router: Router;
+  prompts: PromptKnowledge;
   accounts: RequestAccounts;
   limits: RequestLimits;
   metrics: Pick<GatewayMetrics, 'retried' | 'continued' | 'refused'>;

@@ -1,6 +1,8 @@
 import type { PromptKeys } from '../../solver/routing/candidate.ts';
+import type { PromptBlocks } from '../../solver/routing/model-prefixes.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type BodyEdit, type BodyPieces, spliced } from './body-edits.ts';
+import { promptBlocksOf } from './prompt-blocks.ts';
 import { promptKeysOf } from './prompt-text.ts';
 import type { Member, RequestScan } from './request-scan.ts';
 
@@ -16,6 +18,8 @@ export interface ParsedRequest {
   /** Absent for the responses API and embeddings: nothing is asked that the client did not ask for. */
   asksUsage: boolean;
   prompt: PromptKeys | undefined;
+  /** Its prompt in blocks of text; absent where it has none of that length. */
+  blocks: PromptBlocks | undefined;
   /** Longest answer that the request asks for, tokens; absent: as the replica thinks fit. */
   max_tokens: number | undefined;
   /** Answers that it asks for. */
@@ -47,6 +51,7 @@ export function parseRequest(scan: RequestScan, dialect: StreamDialect): ParsedR
   if (stream !== undefined && stream !== null && typeof stream !== 'boolean')
     throw invalid('`stream` must be true or false', 'stream');
   const prompt = dialect === 'none' ? undefined : promptKeysOf(scan);
+  const blocks = dialect === 'none' ? undefined : promptBlocksOf(scan);
   const asksUsage = stream === true && dialect === 'completions';
   const option = asksUsage ? usageOptions(scan) : { include: true, continuous: true };
   return {
@@ -57,6 +62,7 @@ export function parseRequest(scan: RequestScan, dialect: StreamDialect): ParsedR
     scan,
     asksUsage,
     prompt,
+    blocks,
     max_tokens: maxTokensOf(scan, dialect),
     choices: Math.max(1, countOf(scan, 'n') ?? 1, countOf(scan, 'best_of') ?? 1) * promptsOf(scan),
   };

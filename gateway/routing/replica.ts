@@ -2,6 +2,7 @@ import { type Candidate, requestsAt } from '../../solver/routing/candidate.ts';
 import type { FilteredFacts } from '../../solver/routing/filter.ts';
 import { fullnessOf } from '../../solver/sharing/candidates.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
+import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import {
   type DeviceDescription,
   provenProviderOf,
@@ -35,6 +36,7 @@ export class Replica<T> implements Candidate {
   too_slow = false;
   asleep = false;
   weights: ModelWeights | undefined;
+  prefix_cache: PrefixCacheCounts | undefined;
   /** All replicas of the session, this one included: they share its device. */
   beside: readonly Replica<T>[] = [];
 
@@ -82,6 +84,7 @@ export class Replica<T> implements Candidate {
     this.too_slow = load.too_slow === true;
     this.asleep = load.asleep === true;
     this.weights = load.weights;
+    this.prefix_cache = load.prefix_cache;
     this.unreported = 0;
   }
 
@@ -96,6 +99,7 @@ export class Replica<T> implements Candidate {
     this.too_slow = old.too_slow;
     this.asleep = old.asleep;
     this.weights = old.weights;
+    this.prefix_cache = old.prefix_cache;
   }
 
   get device_taken(): boolean {

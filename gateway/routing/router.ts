@@ -1,9 +1,11 @@
 import { type AliasMember, expectedWait, orderMembers } from '../../solver/routing/alias.ts';
 import { type PromptKeys, type RoutingPolicy, requestsAt } from '../../solver/routing/candidate.ts';
 import { filtered, type RouteFilter } from '../../solver/routing/filter.ts';
+import type { PromptBlocks } from '../../solver/routing/model-prefixes.ts';
 import { retryAfter_s } from '../../solver/routing/retry-after.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { SessionLink } from '../session-link.ts';
+import type { PromptKnowledge } from './prompt-knowledge.ts';
 import type { Replica } from './replica.ts';
 import type { ServiceTimes } from './service-times.ts';
 import type { Route, RoutingTable } from './table.ts';
@@ -14,6 +16,7 @@ export interface RouteRequest {
   /** Absent: everybody may answer. Compared by identity: requests that ask for the same share one object. */
   filter?: RouteFilter | undefined;
   prompt?: PromptKeys | undefined;
+  blocks?: PromptBlocks | undefined;
   /** Models that its key may ask for; absent: all of them. No other is named to it. */
   names?: readonly string[] | undefined;
 }
@@ -22,6 +25,7 @@ export interface RouterParts {
   table: RoutingTable<SessionLink>;
   policy: RoutingPolicy;
   serviceTimes: ServiceTimes;
+  prompts: PromptKnowledge;
   /** Longest time that a request may be expected to wait for its turn, where that is longer than one answer takes. */
   wait_max_s: number;
   /** Mean length of prompt and answer together. */
@@ -188,12 +192,13 @@ export class Router {
     return ahead >= 0 && ahead >= this.#queue(chosen) ? undefined : chosen;
   }
 
-  #routed(model: string, { prompt }: RouteRequest): Parameters<RoutingPolicy['choose']>[1] {
+  #routed(model: string, { prompt, blocks }: RouteRequest): Parameters<RoutingPolicy['choose']>[1] {
     return {
       now_ms: Date.now(),
       expected_ms: this.#parts.serviceTimes.of(model) * 1000,
       expected_tokens: this.#parts.expectedLength_tokens(model),
       prompt,
+      view: blocks && this.#parts.prompts.view(model, blocks),
     };
   }
 

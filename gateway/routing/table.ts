@@ -36,6 +36,12 @@ export class RoutingTable<T> {
    * counts as lost then: the way to it is not open yet.
    */
   readonly #lost_ms = new Map<string, number>();
+  #emptied: (session_id: string) => void = () => undefined;
+
+  /** Runs where the caches of a session are empty: it left, or its engine went to sleep. */
+  onEmptied(callback: (session_id: string) => void): void {
+    this.#emptied = callback;
+  }
 
   /** Takes a session in, or its changed record. */
   set(record: SessionRecord, session: T): void {
@@ -53,7 +59,9 @@ export class RoutingTable<T> {
   }
 
   remove(session_id: string): void {
-    if (this.#entries.delete(session_id)) this.#rebuild();
+    if (!this.#entries.delete(session_id)) return;
+    this.#emptied(session_id);
+    this.#rebuild();
   }
 
   setReachable(session_id: string, reachable: boolean): void {
@@ -72,6 +80,7 @@ export class RoutingTable<T> {
       const replica = entry.replicas.find(({ served }) => served.name === load.name);
       if (!replica) continue;
       if (replica.state !== load.state) changed = true;
+      if (load.asleep === true && !replica.asleep) this.#emptied(session_id);
       replica.report(load);
     }
     if (changed) this.#rebuild();

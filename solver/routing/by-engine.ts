@@ -3,6 +3,7 @@ import { placeRank, type RequestPlace } from '../sharing/candidates.ts';
 import { defaultSharingSettings } from '../sharing/settings.ts';
 import { type Candidate, type RoutedRequest, type RoutingPolicy, requestsAt } from './candidate.ts';
 import { leastOf } from './least-load.ts';
+import { byMissCost } from './miss-cost.ts';
 import { byPrefix } from './prefix-affinity.ts';
 
 /**
@@ -12,7 +13,8 @@ import { byPrefix } from './prefix-affinity.ts';
  *    where the model would have to be loaded; on CPUs first, which leaves GPUs to what needs them; and of those the
  *    fullest batch, since a sequence more in a batch costs less than a second batch, and devices that have nothing to
  *    do can be given to other models;
- * 2. wrapped engines with a free place: the one that knows the prompt's beginning, else the least load;
+ * 2. wrapped engines with a free place: the one on which the prompt costs least, by what it has and what it has to do
+ *    (`missCost_s`); short prompts by load;
  * 3. of all others the least load, where requests then wait.
  *
  * @param queue_length as in `leastLoad`
@@ -57,13 +59,14 @@ function inOrder<T extends Candidate>(
     seed,
   );
   if (fitting) return fitting;
-  if (request.prompt) {
+  const { prompt, view } = request;
+  if (view ? view.tokens >= long_tokens_min : prompt) {
     const wrapped = candidates.filter((candidate) => !candidate.native);
     // Who knew it forgot it in its sleep.
     const free = wrapped.filter(
       (candidate) => !candidate.asleep && requestsAt(candidate) < candidate.max_sequences,
     );
-    const known = byPrefix(free, wrapped, request.prompt);
+    const known = view ? byMissCost(free, view, request) : byPrefix(free, wrapped, prompt!);
     if (known) return known;
   }
   return leastOf(
@@ -79,6 +82,12 @@ function inOrder<T extends Candidate>(
     seed,
   );
 }
+
+/**
+ * Prompts of fewer tokens take less to compute than to wait for a busier replica. Lower: shorter common beginnings are
+ * found; higher: they scatter.
+ */
+const long_tokens_min = 256;
 
 /** A replica as a place for a request. One that rests and was asked already is on its way: requests share its load. */
 function placeAt(candidate: Candidate): RequestPlace {

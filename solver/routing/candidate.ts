@@ -1,4 +1,5 @@
 import type { ModelWeights } from '../../spec/agent-state.ts';
+import type { PromptView } from './model-prefixes.ts';
 
 /** What a routing policy knows of one replica. Loads change with every request, the rest with the session's record. */
 export interface Candidate {
@@ -40,6 +41,8 @@ export interface RoutedRequest {
   expected_tokens: number;
   /** See `promptKeys`; absent: no replica is likelier than another to know the prompt's beginning. */
   prompt?: PromptKeys | undefined;
+  /** What is known of the prompt and of who has computed some of it; absent: nothing. */
+  view?: PromptView | undefined;
 }
 
 /** Two hashes of a prompt's beginning. */

@@ -44,7 +44,7 @@ export function byPrefix<T extends Candidate>(
   let home: T | undefined;
   let homeWeight = -1;
   for (const candidate of candidates) {
-    const weight = weightOf(candidate, prompt.prefix);
+    const weight = prefixWeight(candidate, prompt.prefix);
     if (weight > homeWeight) {
       home = candidate;
       homeWeight = weight;
@@ -55,7 +55,7 @@ export function byPrefix<T extends Candidate>(
   let otherWeight = -1;
   for (const candidate of candidates) {
     if (candidate === home || requestsAt(candidate) >= bound(candidate)) continue;
-    const weight = weightOf(candidate, prompt.conversation);
+    const weight = prefixWeight(candidate, prompt.conversation);
     if (weight > otherWeight) {
       other = candidate;
       otherWeight = weight;
@@ -64,6 +64,7 @@ export function byPrefix<T extends Candidate>(
   return other;
 }
 
-function weightOf({ session_id }: Candidate, key: number): number {
+/** Of a candidate for a prompt, in rendezvous hashing: the one with the most has it. */
+export function prefixWeight({ session_id }: Candidate, key: number): number {
   return mix(extendHash(emptyHash, session_id, 0, session_id.length), key);
 }

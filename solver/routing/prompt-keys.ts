@@ -1,13 +1,12 @@
 import type { PromptKeys } from './candidate.ts';
 import { emptyHash, extendHash } from './hash.ts';
 
-/**
- * Units of text in the first block: about 256 tokens. Shorter prompts are no worth looking for, since computing them
- * takes less than waiting for a busier replica. Lower: shorter common beginnings are found; higher: they scatter.
- */
-const firstBlock = 1024;
+/** Units of text in the first block. Whether a prompt is long enough to look for is said in tokens, by policies. */
+const firstBlock = 64;
 /** Hashed of a prompt at most: what is alike this far is alike enough. */
-export const prompt_chars_max = firstBlock * 32;
+export const prompt_chars_max = firstBlock * 512;
+/** Of the end of an opening so much is hashed: a person's words are there. */
+const openingEnd = 1024;
 
 /** Keys of prompts that only meet those of the same scope. @param scope absent: all that have none */
 export function scopedKeys(keys: PromptKeys | undefined, scope: string | undefined): PromptKeys | undefined {
@@ -18,7 +17,7 @@ export function scopedKeys(keys: PromptKeys | undefined, scope: string | undefin
 
 /**
  * Hashes of a prompt's text by which replicas that know its beginning can be found. The prefix is that of the
- * largest block 1024·2^k that the prompt fills: prompts with a long common beginning agree in it whatever follows, and
+ * largest block 64·2^k that the prompt fills: prompts with a long common beginning agree in it whatever follows, and
  * a conversation keeps it until its length doubles, so all its turns together compute no more than twice its text
  * anew. Blocks of one size would need a memory of who has which.
  *
@@ -41,7 +40,7 @@ export function promptKeys(parts: readonly string[], opening: number): PromptKey
     left -= taken;
     // A long opening is told from others by its end: that is where the person's words are.
     if (index < opening)
-      conversation = extendHash(conversation, part, Math.max(0, part.length - firstBlock), part.length);
+      conversation = extendHash(conversation, part, Math.max(0, part.length - openingEnd), part.length);
     else if (left === 0) break;
   }
   return { prefix: hash, conversation };

@@ -104,7 +104,9 @@ describe('requests go', () => {
   });
 
   it('where a wrapped engine knows the beginning of their prompt', async () => {
-    for (const node of ['a', 'b', 'c']) await session({ node, engine: 'vllm' });
+    const usage = { ...chatAnswer.usage, prompt_tokens: 550 };
+    for (const node of ['a', 'b', 'c'])
+      (await session({ node, engine: 'vllm' })).answer = json({ ...chatAnswer, usage });
     const homes = new Set<string>();
     for (let topic = 0; topic < 12; topic++) {
       const system = `${topic} ${'knows a lot about it. '.repeat(100)}`;

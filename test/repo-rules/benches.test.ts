@@ -21,6 +21,7 @@ describe('a bench that lacks its data', () => {
     ['simulator', 'HPCSERVE_TRUTH'],
     ['sharing', 'HPCSERVE_TRACES'],
     ['solver', 'HPCSERVE_INSTANCES'],
+    ['prefix', 'HPCSERVE_TRACES'],
     ['engines', 'npm run engines -- vllm'],
     ['routers', 'npm run engines -- routers'],
     ['loss', 'npm run engines -- vllm'],

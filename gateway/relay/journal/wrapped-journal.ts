@@ -12,8 +12,10 @@ import {
 import type { JournalMemory } from './journal-memory.ts';
 import { replayRequest } from './replay.ts';
 import { type CompletionsPath, continuesText, requestAnew, requestFromText } from './text-continuation.ts';
-import { withoutTokenIds } from './token-id-members.ts';
+import { promptTokenIds, withoutTokenIds } from './token-id-members.ts';
 
+/** The prompt's tokens stand in one of the first events. */
+const prompt_events = 2;
 const first_bytes = 2048;
 /** Events are kept as they are up to here, and then read. Lower: less memory; higher: fewer streams pay for reading. */
 const raw_bytes_max = 32 * 1024;
@@ -40,6 +42,8 @@ export class WrappedJournal implements StreamJournal {
   /** The client itself asked for token ids: they stay in what it gets. */
   readonly #tells_ids: boolean;
   readonly #so_far: AnswerSoFar;
+  readonly #onPrompt: ((token_ids: Int32Array) => void) | undefined;
+  #events = 0;
   #raw = Buffer.alloc(0);
   #length = 0;
   #held_bytes = 0;
@@ -47,21 +51,30 @@ export class WrappedJournal implements StreamJournal {
   /** Computed again, it was another answer: that is not tried once more. */
   #was_other = false;
 
-  /** @param began engine and precision of who began the stream: only with the same tokens of it mean the same */
+  /**
+   * @param began engine and precision of who began the stream: only with the same tokens of it mean the same
+   * @param onPrompt is told the prompt's tokens, where the stream begins with them; absent: nobody wants to know
+   */
   constructor(
     memory: JournalMemory,
     path: CompletionsPath,
     parsed: ParsedRequest,
     began: { engine: string; precision: string },
+    onPrompt?: (token_ids: Int32Array) => void,
   ) {
     this.#memory = memory;
     this.#path = path;
     this.#began = began;
     this.#tells_ids = wantsTokenIds(parsed.scan);
+    this.#onPrompt = onPrompt;
     this.#so_far = new AnswerSoFar(memory, parsed.choices);
   }
 
   see(bytes: Buffer, start: number, end: number): number {
+    if (this.#onPrompt && this.#events++ < prompt_events) {
+      const ids = promptTokenIds(bytes, start, end);
+      if (ids) this.#onPrompt(ids);
+    }
     if (this.#why === undefined) this.#keep(bytes, start, end);
     return this.#tells_ids ? start : withoutTokenIds(bytes, start, end);
   }

@@ -1,0 +1,72 @@
+/** Load and affinity on one scale: time. */
+import { type Candidate, type RoutedRequest, requestsAt } from './candidate.ts';
+import type { PromptView } from './model-prefixes.ts';
+import { prefixWeight } from './prefix-affinity.ts';
+
+/**
+ * What is computed again costs more than the time until this first token: everybody behind it waits as long, and what
+ * it takes of the cache is given up by others, who miss it in their turn. Lower: first tokens of this moment come
+ * sooner; higher: more is found, and queues grow longer beside idle replicas. Chosen by replay (`-- prefix`).
+ */
+const miss_weight = 12;
+/**
+ * What a sequence more delays the answers of all that run beside it, as a share of an answer's time over the places of
+ * its replica. Lower: more prompts find their beginning; higher: batches are evenly full. Chosen by replay.
+ */
+const load_weight = 0.05;
+/**
+ * Replicas within this share of what the whole prompt would cost are equals: then the one takes it that every gateway
+ * would choose. Lower: loads are even; higher: other gateways find more of what this one had computed.
+ */
+const equal_share = 0.02;
+
+/**
+ * What a prompt costs on a replica, seconds: the prompts that it was sent before, and what it has not computed of this
+ * one, at the speed that it shows, the latter `miss_weight` times; and what one more sequence costs all others there.
+ *
+ * @param is_home where hashing has the prompt: other gateways may have sent it there
+ */
+export function missCost_s(
+  candidate: Candidate,
+  view: PromptView,
+  { expected_ms }: Pick<RoutedRequest, 'expected_ms'>,
+  is_home = false,
+): number {
+  const { session_id, max_sequences } = candidate;
+  const { pending_tokens = 0, tokens_per_s = view.prefill_tokens_per_s } =
+    view.prefills.get(session_id) ?? {};
+  const uncached_tokens = Math.max(0, view.tokens - (view.held_tokens.get(session_id) ?? 0));
+  const likely_tokens = uncached_tokens * (is_home ? 1 - view.elsewhere : 1);
+  const load = requestsAt(candidate) / max_sequences;
+  return (
+    (pending_tokens + miss_weight * likely_tokens) / tokens_per_s + (load_weight * load * expected_ms) / 1000
+  );
+}
+
+/**
+ * The candidate on which the prompt costs least. Of those that are about as good, the one that rendezvous hashing has
+ * for the prompt's beginning: where nobody knows it, gateways agree without a word between them.
+ *
+ * @param candidates those with room for one more
+ */
+export function byMissCost<T extends Candidate>(
+  candidates: readonly T[],
+  view: PromptView,
+  request: Pick<RoutedRequest, 'expected_ms' | 'prompt'>,
+): T | undefined {
+  const { prompt } = request;
+  const weights = candidates.map((candidate) => (prompt ? prefixWeight(candidate, prompt.prefix) : 0));
+  const home = Math.max(...weights);
+  const costs_s = candidates.map((candidate, index) =>
+    missCost_s(candidate, view, request, prompt !== undefined && weights[index] === home),
+  );
+  const bound_s = Math.min(...costs_s) + (equal_share * view.tokens) / view.prefill_tokens_per_s;
+  let best: T | undefined;
+  let weight = -1;
+  for (const [index, candidate] of candidates.entries()) {
+    if (costs_s[index]! > bound_s || weights[index]! <= weight) continue;
+    best = candidate;
+    weight = weights[index]!;
+  }
+  return best;
+}
