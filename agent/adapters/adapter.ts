@@ -70,6 +70,8 @@ export interface CommandLine {
   notices?: readonly string[];
   /** It can be told to give up its device memory while nobody asks for it; absent: it cannot. */
   sleep?: SleepPaths;
+  /** A unix socket at which it publishes what its KV cache holds (ZeroMQ, in vLLM's format); absent: it does not. */
+  kv_events?: string;
 }
 
 /** Paths of an engine, each for POST, which answer once it is done. */
@@ -86,6 +88,9 @@ export interface EngineLoad {
   kv_tokens_used?: number;
   /** A number that changes while it computes. */
   activity?: number;
+  /** Tokens of prompts that it looked for in its prefix cache since its start, and found there. */
+  prefix_queried_tokens?: number;
+  prefix_found_tokens?: number;
 }
 
 /** How one kind of engine is started, asked and understood. */

@@ -125,5 +125,7 @@ export const sglang: EngineAdapter = {
         'sglang:prompt_tokens_total',
         'sglang:generation_tokens_total',
       ]),
+      prefix_queried_tokens: metricValue(text, 'sglang:prompt_tokens_total'),
+      prefix_found_tokens: metricValue(text, 'sglang:cached_tokens_total'),
     }),
 };

@@ -9,6 +9,7 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import { canSleep, sleep_option } from '../../spec/sleeping-engine.ts';
 import {
+  type AdapterContext,
   type CommandLine,
   type EngineAdapter,
   type EngineProbe,
@@ -42,6 +43,10 @@ const eager_option = '--enforce-eager';
 
 /** A host that is none (RFC 2606). */
 const nowhere = 'none.invalid';
+
+function mediaDomains({ remote_media: { domains } }: ModelSpec): readonly string[] {
+  return domains.length > 0 ? domains : [nowhere];
+}
 
 /** One process a node, without Ray where it can (https://docs.vllm.ai/en/latest/serving/parallelism_scaling/). */
 function acrossNodes({ rank, nodes, leader }: EngineRankPlace, byRay: boolean): string[] {
@@ -164,6 +169,36 @@ function threadLists(ranks: number, cores: readonly (readonly number[])[]): stri
     .join('|');
 }
 
+const kv_events_option = '--kv-events-config';
+
+/**
+ * Whether it is told to publish what its KV cache holds. Its ranks of data parallelism would need a port each, and
+ * whoever has the events sent elsewhere has a reason.
+ */
+function tellsBlocks({ model }: UnitSpec, { probed, place }: AdapterContext): boolean {
+  if (place !== undefined || !probed?.unix_socket || probed.options?.has(kv_events_option) !== true)
+    return false;
+  return !isGiven(model.engine_args, [
+    kv_events_option,
+    '--data-parallel-size',
+    '--no-enable-prefix-caching',
+  ]);
+}
+
+/** At a socket in a folder of ours alone: ZeroMQ knows no key. */
+function kvEventsConfig(path: string): string {
+  return JSON.stringify({ enable_kv_cache_events: true, publisher: 'zmq', endpoint: `ipc://${path}` });
+}
+
+/** Without `--enable-prompt-tokens-details`, answers do not say what was found in its cache. */
+function whatItTells(probed: EngineProbe | undefined, kv_events: string | undefined): string[] {
+  return [
+    ...optionIfKnown(probed, '--disable-access-log-for-endpoints', own_questions),
+    ...optionIfKnown(probed, '--enable-prompt-tokens-details'),
+    ...(kv_events === undefined ? [] : [kv_events_option, kvEventsConfig(kv_events)]),
+  ];
+}
+
 export const vllm: EngineAdapter = {
   name: 'vllm',
   readiness_path: '/health',
@@ -192,10 +227,10 @@ export const vllm: EngineAdapter = {
       ? ({ kind: 'socket', path: socket } as const)
       : ({ kind: 'loopback', port: context.port } as const);
     const dtype = dtypes[model.precision];
-    const { domains } = model.remote_media;
     const onCpu = unit.device_kind === 'cpu' || context.emulated;
     const memory = memoryOf(unit, onCpu, context.probed?.version);
     const sleeps = canSleep(unit.engine, model);
+    const kv_events = tellsBlocks(unit, context) ? join(context.runtime_folder, 'kv.sock') : undefined;
     const parsers = chooseParsers(unit, context.probed);
     const byRay = place !== undefined && context.probed?.options?.has('--nnodes') === false;
     const ray = byRay ? rayEnvironment(context.key) : {};
@@ -222,13 +257,9 @@ export const vllm: EngineAdapter = {
       ...(model.precision !== 'auto' && dtype === undefined ? option('--quantization', model.precision) : []),
       ...option('--chat-template', model.chat_template),
       // The agent refuses the others; its list must not be empty, which would mean all hosts.
-      ...optionIfKnown(
-        context.probed,
-        '--allowed-media-domains',
-        ...(domains.length > 0 ? domains : [nowhere]),
-      ),
+      ...optionIfKnown(context.probed, '--allowed-media-domains', ...mediaDomains(model)),
       ...(place !== undefined && place.rank > 0 ? [] : forAnswers(parsers, context.probed)),
-      ...optionIfKnown(context.probed, '--disable-access-log-for-endpoints', own_questions),
+      ...whatItTells(context.probed, kv_events),
       ...model.engine_args,
     ];
     return {
@@ -249,6 +280,7 @@ export const vllm: EngineAdapter = {
       },
       // Level 1: weights wait in host memory, and KV is given up.
       ...(sleeps && (place?.rank ?? 0) === 0 && { sleep: { sleep: '/sleep?level=1', wake: '/wake_up' } }),
+      kv_events,
       files: [],
       links: [],
       notices: parsers.notices,
@@ -276,6 +308,8 @@ export const vllm: EngineAdapter = {
       kv_tokens_total: total,
       kv_tokens_used: share === undefined ? undefined : Math.round(share * total),
       activity: metricSum(text, ['vllm:prompt_tokens_total', 'vllm:generation_tokens_total']),
+      prefix_queried_tokens: metricValue(text, 'vllm:prefix_cache_queries_total'),
+      prefix_found_tokens: metricValue(text, 'vllm:prefix_cache_hits_total'),
     });
   },
 };

@@ -519,8 +519,11 @@ export class Models {
       const live = this.#live.get(output.id);
       if (!live) continue;
       const { kv, tokens } = live.submission;
-      if (kv !== undefined && output.cached_tokens !== undefined)
-        this.onArrivedBegan(kv, output.cached_tokens, tokens.length);
+      if (output.cached_tokens !== undefined) {
+        model.prefix_cache.queried_tokens += tokens.length;
+        model.prefix_cache.found_tokens += output.cached_tokens;
+        if (kv !== undefined) this.onArrivedBegan(kv, output.cached_tokens, tokens.length);
+      }
       if (output.finish !== undefined) this.#end(output.id);
       live.listener.output(output);
     }

@@ -3,6 +3,7 @@ import { Vocabulary } from '../../native/vocabulary.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
 import type { EngineStats, LoadProgress, ModelInfo } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import { ChatTemplate } from '../text/chat-template.ts';
 import { reasoningMarks, templateReasons } from '../text/output/reasoning.ts';
@@ -43,6 +44,8 @@ export class ServedModel {
   weights: ModelWeights | undefined;
   /** What its keys and values are, where they can move to other workers. */
   kv: KvShapeOfModel | undefined;
+  /** What its prefix cache found of prompts, since the worker started. */
+  readonly prefix_cache: PrefixCacheCounts = { queried_tokens: 0, found_tokens: 0 };
   /** Names what its file says; undefined until that was hashed. */
   digest: string | undefined;
 
@@ -138,6 +141,7 @@ export class ServedModel {
       kv_tokens_total: this.stats?.kv_tokens_total ?? 0,
       kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
     };
+    if (this.prefix_cache.queried_tokens > 0) load.prefix_cache = { ...this.prefix_cache };
     if (this.too_slow) load.too_slow = true;
     if (this.weights) load.weights = this.weights;
     const stages = this.stats?.stages?.filter(({ computed_us }) => computed_us > 0) ?? [];

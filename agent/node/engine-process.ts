@@ -13,6 +13,8 @@ import {
   type SleepPaths,
 } from '../adapters/adapter.ts';
 import { adapterOf } from '../adapters/index.ts';
+import type { BlockFeed } from '../kv-events/block-feed.ts';
+import { followBlocks } from '../kv-events/follow-blocks.ts';
 import { inPrivateNetwork, withPrivateNetwork } from '../private-network/plan.ts';
 import { cacheFolder } from './cache-folder.ts';
 import { Child } from './child.ts';
@@ -58,6 +60,7 @@ export class EngineProcess implements ServingProcess {
   upstream: Upstream | undefined;
   limits: EngineLimits | undefined;
   host_bytes: number | undefined;
+  blocks: BlockFeed | undefined;
   readonly #context: ProcessContext;
   readonly #unit: UnitSpec;
   readonly #adapter: EngineAdapter;
@@ -93,7 +96,8 @@ export class EngineProcess implements ServingProcess {
   }
 
   loads(in_flight: number): ModelLoad[] {
-    const { kv_tokens_total, kv_tokens_used, ...said } = this.#watch?.load ?? {};
+    const { kv_tokens_total, kv_tokens_used, prefix_queried_tokens, prefix_found_tokens, ...said } =
+      this.#watch?.load ?? {};
     const empty = emptyLoad(this.#unit);
     const max_sequences = this.limits?.max_sequences ?? empty.max_sequences;
     const load: ModelLoad = {
@@ -105,6 +109,8 @@ export class EngineProcess implements ServingProcess {
       kv_tokens_used: kv_tokens_used ?? 0,
     };
     if (this.asleep) load.asleep = true;
+    if (prefix_queried_tokens !== undefined && prefix_found_tokens !== undefined)
+      load.prefix_cache = { queried_tokens: prefix_queried_tokens, found_tokens: prefix_found_tokens };
     return [load];
   }
 
@@ -146,7 +152,8 @@ export class EngineProcess implements ServingProcess {
     try {
       checkModelPath(this.#unit);
       started = (await this.#context.turns?.start(this.#stopped.signal)) ?? started;
-      const { child, upstream, sleep } = await this.#start();
+      const { child, upstream, sleep, kv_events } = await this.#start();
+      if (kv_events !== undefined) this.blocks = followBlocks(kv_events, signal, this.#context.log);
       const lost = this.#untilRankLost(signal);
       const reached = await Promise.race([this.#followed(child, this.#becomeReady(child, upstream)), lost]);
       if (typeof reached === 'object') return this.#endWith(child, reached);
@@ -265,7 +272,12 @@ export class EngineProcess implements ServingProcess {
     return sleep;
   }
 
-  async #start(): Promise<{ child: Child; upstream: Upstream; sleep: SleepPaths | undefined }> {
+  async #start(): Promise<{
+    child: Child;
+    upstream: Upstream;
+    sleep: SleepPaths | undefined;
+    kv_events: string | undefined;
+  }> {
     const { group, engine_prefix, runtime_folder } = this.#context;
     const container = new EngineContainer(engine_prefix, this.#unit, runtime_folder);
     const around = engineEnvironment(this.#unit, this.#context);
@@ -321,7 +333,7 @@ export class EngineProcess implements ServingProcess {
     );
     if (child.affinity_error !== undefined)
       this.#context.log.warn({ reason: child.affinity_error }, 'the engine is not kept to its cores');
-    return { child, upstream: { ...line.listen, key }, sleep: line.sleep };
+    return { child, upstream: { ...line.listen, key }, sleep: line.sleep, kv_events: line.kv_events };
   }
 
   /** Where it runs on several nodes: tells the others where to find it, and with which key. */

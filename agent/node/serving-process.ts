@@ -5,6 +5,7 @@ import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
 import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
+import type { BlockFeed } from '../kv-events/block-feed.ts';
 import type { AnswerPace } from './answer-pace.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { DeviceTurns } from './device-turns.ts';
@@ -60,6 +61,8 @@ export interface ServingProcess {
   readonly host_bytes?: number | undefined;
   /** Of several engines on its device another is awake; absent: it takes no turns. */
   readonly asleep?: boolean | undefined;
+  /** What its KV cache holds; absent where it does not say. */
+  readonly blocks?: BlockFeed | undefined;
   /** Of a device worker: what moved to others and came from them with keys and values. */
   readonly moves?: MovesReport | undefined;
   /** Defined as soon as requests can be sent. */

@@ -329,6 +329,7 @@ function watch(
 ): void {
   response.writeHead(200, { 'content-type': 'application/x-ndjson', 'cache-control': 'no-store' });
   let sequence = 0;
+  const blocks = unit?.blockReader();
   const beat = (): void => {
     // A watcher that does not read gets the newest when it does, not a queue of old ones.
     if (response.writableNeedDrain) return;
@@ -338,6 +339,7 @@ function watch(
       at_ms: Date.now(),
       energy: unit?.energy.read(),
       models: unit?.loads() ?? [],
+      kv_blocks: blocks?.next(),
     };
     response.write(`${JSON.stringify(heartbeat)}\n`);
   };

@@ -9,6 +9,7 @@ import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts
 import { clientPaths } from '../../spec/wire.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { EnergyMeter } from '../devices/energy-meter.ts';
+import type { BlockReader } from '../kv-events/block-feed.ts';
 import { AnswerPace } from './answer-pace.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
@@ -31,6 +32,11 @@ const progress_pause_ms = 1000;
  */
 const shared_signal_ms = 300;
 
+/**
+ * Between two writes of the agent's state because of what prefix caches found. Lower: `status` is nearer to the truth;
+ * higher: less is written to the shared filesystem.
+ */
+const prefix_cache_ms = 30_000;
 /** Time to put a failure report onto a shared filesystem, which may hang: the agent leaves all the same. */
 const ship_ms = 5000;
 /** Of what an engine wrote, so many of its last lines are in the report; the whole log is beside it. */
@@ -213,11 +219,37 @@ export class UnitSupervisor {
       host_bytes: this.#process?.host_bytes,
       asleep: this.#process?.asleep,
       moves: this.#process?.moves,
+      prefix_caches: this.#prefixCaches(),
     };
     if (this.#process?.pid !== undefined && !this.#ended) state.pid = this.#process.pid;
     if (error !== undefined) state.error = error.toJSON();
     if (failed.length > 0) state.model_errors = Object.fromEntries(failed);
     return state;
+  }
+
+  /** What its engine's cache holds, for one who watches; undefined where it does not say. */
+  blockReader(): BlockReader | undefined {
+    return this.#process?.blocks?.reader();
+  }
+
+  #prefixCaches(): SessionState['prefix_caches'] {
+    const said = this.loads().flatMap(({ name, prefix_cache }) =>
+      prefix_cache === undefined ? [] : [[name, prefix_cache] as const],
+    );
+    return said.length === 0 ? undefined : Object.fromEntries(said);
+  }
+
+  /** Has the agent's state written where its caches were asked since it was last. */
+  #followPrefixCaches(): () => void {
+    let told = '';
+    const timer = setInterval(() => {
+      const now = JSON.stringify(this.#prefixCaches() ?? {});
+      if (now === told) return;
+      told = now;
+      this.#options.onChange();
+    }, prefix_cache_ms);
+    timer.unref();
+    return () => clearInterval(timer);
   }
 
   /** How long an answer of a model may take. */
@@ -457,7 +489,9 @@ export class UnitSupervisor {
     this.#ended = false;
     this.#onStarted();
     this.#changed();
+    const unfollow = this.#followPrefixCaches();
     const end = await process.ended;
+    unfollow();
     rmSync(runtime_folder, { recursive: true, force: true });
     if (end.orderly && !this.#draining) {
       await delay(shared_signal_ms, undefined, { signal: this.#stopped.signal }).catch(() => undefined);

@@ -23,6 +23,7 @@ import { kernelLines } from '../format/kernels.ts';
 import { limitLines } from '../format/limits.ts';
 import { moveLines } from '../format/moves.ts';
 import { describeOverSites } from '../format/over-sites.ts';
+import { prefixCacheLines } from '../format/prefix-cache.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { fittedTable } from '../format/table.ts';
@@ -42,8 +43,8 @@ export function registerStatus(command: Command, context: CliContext): void {
 Asks Slurm about jobs and nodes and reads what the node agents say of themselves. Works from every login node.
 
 With a name it also holds each replica's node, engine and devices against the plan, and shows how many sequences
-of which length its engine computes at once, whose kernels multiply in native engines, and what the plan expects of
-them. Where something differs it says so, without a name too. With --json each of units has planned,
+of which length its engine computes at once, whose kernels multiply in native engines, how much of prompts was found
+in caches (as of the last half minute), and what the plan expects of them. Where something differs it says so, without a name too. With --json each of units has planned,
 actual, matches (true, false, or absent while there is nothing to compare) and differences.
 
 Examples:
@@ -166,7 +167,7 @@ function render(
     const confirmed = confirmationLines(report, textWidth(context), whole);
     lines.push(...confirmed.map(({ text, alarming }) => (alarming ? style('red', text, colour) : text)));
     if (whole)
-      for (const part of [limitLines, kernelLines, moveLines, expectationLines])
+      for (const part of [limitLines, kernelLines, prefixCacheLines, moveLines, expectationLines])
         lines.push(...part(report, textWidth(context)));
   }
   return lines;

@@ -6,6 +6,7 @@ import type { AgentState, EngineLimits, GivenDevice, SessionState } from '../../
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
+import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
@@ -52,6 +53,8 @@ export interface UnitStatus {
   asleep?: true | undefined;
   /** Of its device worker: answers that moved with their KV, and came so. */
   moves?: MovesReport;
+  /** As its engine counts; absent where it does not say. */
+  prefix_cache?: PrefixCacheCounts;
   /** While a wrapped engine loads. */
   phase?: LoadPhase;
   /** Unix ms, by the clock of its node. */
@@ -260,6 +263,7 @@ function unitStatus(
     layouts: session?.layouts?.[unit.model.name],
     asleep: session?.asleep === true ? (true as const) : undefined,
     moves: session?.moves,
+    prefix_cache: session?.prefix_caches?.[unit.model.name],
     phase: model?.phase,
     loading_since_ms: model?.loading_since_ms,
     usual_load_s: model?.usual_load_s,

@@ -1,5 +1,6 @@
 /** What the gateway answers, as far as the page reads it; `docs/gateway.md` says who may ask what. */
 import type { KeySettings } from '../../../spec/key-settings.ts';
+import type { PrefixCacheCounts } from '../../../spec/prefix-cache.ts';
 import type { DeviceDescription, ModelState } from '../../../spec/session-record.ts';
 
 /** A model on a session, of `GET /mesh/table`. */
@@ -16,6 +17,8 @@ export interface ReplicaRow {
   max_sequences: number;
   kv_tokens_total: number;
   kv_tokens_used: number;
+  /** As its engine counts since it started; absent where it does not say. */
+  prefix_cache?: PrefixCacheCounts;
 }
 
 export interface SessionRow {

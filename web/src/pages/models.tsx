@@ -119,8 +119,21 @@ function Facts({ view, table }: { view: ModelView; table: MeshTable }) {
           <Meter share={view.kv_share} label={percent(view.kv_share)} />
         )}
       </Fact>
+      <Fact name="Prompts found in caches">
+        {foundShare(view.replicas.map(({ replica }) => replica)) ?? nothing}
+      </Fact>
     </dl>
   );
+}
+
+/** Of all prompt tokens that replicas looked for in their caches; undefined where none says, or none was asked. */
+function foundShare(replicas: readonly ReplicaRow[]): string | undefined {
+  let [queried_tokens, found_tokens] = [0, 0];
+  for (const { prefix_cache } of replicas) {
+    queried_tokens += prefix_cache?.queried_tokens ?? 0;
+    found_tokens += prefix_cache?.found_tokens ?? 0;
+  }
+  return queried_tokens > 0 ? percent(found_tokens / queried_tokens) : undefined;
 }
 
 function Fact({ name, children }: { name: string; children: preact.ComponentChildren }) {
@@ -176,6 +189,9 @@ function Replicas({ replicas }: { replicas: readonly { session: SessionRow; repl
             <th class="number">Running</th>
             <th class="number">Waiting</th>
             <th class="number">KV</th>
+            <th class="number" title="Prompt tokens that its cache had, since its engine started">
+              Found
+            </th>
           </tr>
         </thead>
         <tbody>
@@ -212,6 +228,7 @@ function Replicas({ replicas }: { replicas: readonly { session: SessionRow; repl
                     ? percent(replica.kv_tokens_used / replica.kv_tokens_total)
                     : nothing}
                 </td>
+                <td class="number">{foundShare([replica]) ?? nothing}</td>
               </tr>
             );
           })}
