@@ -11,11 +11,13 @@ export class WorkerPort extends ClientServers {
   readonly #open = new Set<Socket>();
   #onEmpty: (() => void) | undefined;
   readonly #onEnd: () => void;
+  readonly #tls: boolean;
 
   /** @param onEnd of each connection */
   constructor(onEnd: () => void, ...options: ConstructorParameters<typeof ClientServers>) {
     super(...options);
     this.#onEnd = onEnd;
+    this.#tls = options[2] !== undefined;
     const { port } = this.servers;
     port.on('clientError', (error, client) => refuseConnection(error, client as Socket));
     // Node's servers look after the time that requests take from when they listen.
@@ -27,8 +29,8 @@ export class WorkerPort extends ClientServers {
     const server = this.servers[name];
     this.#open.add(socket);
     socket.once('close', () => this.#ended(socket));
-    // A client may have said all before it is answered.
-    socket.allowHalfOpen = true;
+    // A client may have said all before it is answered; over TLS the end is the end, as with servers that listen.
+    socket.allowHalfOpen = name !== 'port' || !this.#tls;
     server.emit('connection', socket);
   }
 
@@ -40,7 +42,9 @@ export class WorkerPort extends ClientServers {
     });
     this.closeIdle();
     const idle = setInterval(() => this.closeIdle(), look_ms);
-    const limit = setTimeout(() => this.closeAll(), drain_ms);
+    const limit = setTimeout(() => {
+      for (const socket of this.#open) socket.destroy();
+    }, drain_ms);
     await empty;
     clearInterval(idle);
     clearTimeout(limit);
