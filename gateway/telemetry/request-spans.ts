@@ -188,7 +188,7 @@ export class AttemptSpans {
   /** @returns its id */
   #serve(end_ms: number, agent_ms: number): string {
     const span_id = newSpanId();
-    const { session, served } = this.#replica;
+    const { served } = this.#replica;
     this.#facts.add({
       trace_id: this.#context.trace_id,
       span_id,
