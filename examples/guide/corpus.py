@@ -104,15 +104,42 @@ REWRITES = [
 REWRITES = [(re.compile(rf"^{pattern}$"), forms) for pattern, forms in REWRITES]
 
 SYNONYMS = {
-    "model": ["llm", "language model"], "models": ["llms", "language models"], "see": ["look at", "view", "check"],
-    "show": ["display", "print"], "stop": ["end", "terminate"], "start": ["launch", "begin"], "make": ["create"],
-    "create": ["make"], "delete": ["remove"], "remove": ["delete"], "set": ["change", "configure", "choose"],
-    "choose": ["select", "pick", "set"], "gpu": ["graphics card", "accelerator"], "gpus": ["graphics cards"],
-    "cluster": ["supercomputer", "system"], "fast": ["quick"], "use": ["take", "work with"], "mean": ["stand for"],
-    "job": ["slurm job"], "deploy": ["run", "serve"], "run": ["execute"], "explain": ["describe"],
-    "file": ["document"], "key": ["api key"], "url": ["address"], "error": ["message"], "several": ["multiple", "many"],
-    "cancel": ["abort"], "submit": ["send"], "command": ["tool"], "option": ["flag"], "folder": ["directory"],
-    "colleague": ["friend", "coworker"], "laptop": ["notebook"], "limit": ["cap"], "big": ["large"],
+    "model": ["llm", "language model"], "models": ["llms", "language models"],
+    "see": ["look at", "view", "check", "inspect"], "show": ["display", "print", "give me"],
+    "stop": ["end", "terminate", "kill", "shut down"], "start": ["launch", "begin", "bring up"],
+    "make": ["create", "generate", "produce"], "create": ["make", "generate"], "delete": ["remove", "erase"],
+    "remove": ["delete", "get rid of", "drop"], "set": ["change", "configure", "choose", "specify", "define"],
+    "choose": ["select", "pick", "set", "specify"], "gpu": ["graphics card", "accelerator", "card"],
+    "gpus": ["graphics cards", "accelerators", "cards"], "cluster": ["supercomputer", "system", "machine"],
+    "fast": ["quick", "rapid"], "use": ["take", "work with", "employ"], "mean": ["stand for", "signify"],
+    "job": ["slurm job", "batch job"], "jobs": ["slurm jobs", "batch jobs"],
+    "deploy": ["run", "serve", "bring up", "host"], "run": ["execute", "start"], "explain": ["describe", "clarify"],
+    "file": ["document"], "key": ["api key", "token"], "keys": ["api keys", "tokens"], "url": ["address", "link"],
+    "error": ["message", "failure"], "several": ["multiple", "many", "more than one"], "cancel": ["abort", "kill"],
+    "submit": ["send", "hand in", "queue"], "command": ["tool", "program"], "option": ["flag", "switch", "parameter"],
+    "options": ["flags", "parameters"], "folder": ["directory"],
+    "colleague": ["friend", "coworker", "student", "team mate"], "laptop": ["notebook", "own computer"],
+    "limit": ["cap", "restrict", "bound"], "big": ["large", "huge"], "need": ["require"], "needs": ["requires"],
+    "get": ["obtain", "have", "receive"], "find": ["locate", "see"], "list": ["enumerate", "show"],
+    "logs": ["log files", "messages", "output"], "log": ["log file", "output"],
+    "nodes": ["machines", "hosts", "servers"], "node": ["machine", "host", "server"], "memory": ["ram"],
+    "install": ["set up", "put"], "check": ["verify", "test", "validate"], "change": ["modify", "alter", "update"],
+    "wait": ["hang"], "waiting": ["stuck", "still queued"], "fails": ["breaks", "crashes"],
+    "failed": ["broke", "crashed"], "dies": ["crashes", "goes down", "is lost"], "lost": ["gone"],
+    "slow": ["sluggish", "not fast"], "users": ["people"], "user": ["person"], "answer": ["reply", "response"],
+    "answers": ["replies", "responses"], "question": ["prompt", "query"], "request": ["call", "query"],
+    "requests": ["calls", "queries"], "supported": ["possible", "available"], "support": ["have", "know", "offer"],
+    "works": ["functions"], "work": ["function"], "choice": ["selection"], "page": ["site"], "web": ["browser"],
+    "usage": ["consumption"], "script": ["file"], "queue": ["waiting line"], "time": ["duration"],
+    "longest": ["maximum"], "longer": ["more"], "reach": ["access", "get to"], "connect": ["attach", "link"],
+    "speed": ["performance"], "download": ["fetch", "pull"], "open": ["bring up"],
+    "engine": ["inference server", "backend"], "engines": ["inference servers", "backends"],
+    "replica": ["copy", "instance"], "replicas": ["copies", "instances"], "devices": ["accelerators"],
+    "device": ["accelerator"], "parts": ["pieces"], "kind": ["type", "sort"], "kinds": ["types", "sorts"],
+    "write": ["compose"], "read": ["look at"], "enable": ["turn on", "activate"],
+    "automatically": ["by itself", "on its own"], "possible": ["feasible"], "documentation": ["docs", "manual"],
+    "example": ["sample"], "settings": ["configuration"], "configuration": ["settings", "config"], "secure": ["safe"],
+    "own": ["personal"],
 }
 OPENINGS = [
     "please", "hi,", "hello,", "hey,", "ok,", "so", "and", "quick question:", "sorry,", "um,", "well,", "hi!", "hello!",
@@ -176,7 +203,7 @@ class Phrasing:
             return question
         if random_.random() < 0.5:
             question = self.rewrite(question, random_)
-        if random_.random() < 0.2:
+        if random_.random() < 0.35:
             question = self.replace_word(question, random_)
         words = question.split(" ")
         if random_.random() < 0.12 and len(words) > 3:

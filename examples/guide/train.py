@@ -10,6 +10,7 @@ What can be had again: the tokenizer and every batch are functions of the corpus
 the packages on the same kind of CPU with the same --threads give the same file. On other CPUs or versions sums are
 added in another order: the weights differ in their last bits at first and in more later, while the answers are as good.
 Where --minutes ends the training before --steps do, the file depends on how fast the machine was, and the last line says so.
+By default the steps end it.
 """
 
 import argparse
@@ -291,8 +292,8 @@ def train(options: argparse.Namespace, model: Llama, conversations: Conversation
     losses, seen = [], 0
 
     def progress() -> float:
-        by_time = (time.monotonic() - started) / (options.minutes * 60)
-        return max(step / options.steps, by_time if by_time >= 1 or options.follow_time else 0)
+        is_over = options.minutes is not None and time.monotonic() - started >= options.minutes * 60
+        return 1 if is_over else step / options.steps
 
     while progress() < 1:
         for tokens, at, targets in batches(conversations, encoder, options.seed, pool, progress()):
@@ -332,9 +333,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description="Trains examples/guide.gguf.")
     arguments.add_argument("--out", type=Path, required=True)
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--steps", type=int, default=2500)
-    arguments.add_argument("--minutes", type=float, default=60, help="ends the training sooner")
-    arguments.add_argument("--follow-time", action="store_true", help="the learning rate follows --minutes, too")
+    arguments.add_argument("--steps", type=int, default=4000)
+    arguments.add_argument("--minutes", type=float, help="ends the training sooner")
     arguments.add_argument("--rate", type=float, default=3e-3, help="highest learning rate")
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--no-bf16", dest="bf16", action="store_false", help="products in F32")
@@ -359,7 +359,8 @@ def main() -> None:
     cut_off = train(options, model, conversations, encoder)
     model = quantized(model)
     size_bytes = export(options.out, model, tokenizer)
-    print(f"{options.out}: {size_bytes:,} bytes after {(time.monotonic() - started) / 60:.1f} minutes")
+    print(f"{options.out}: {size_bytes:,} bytes after {(time.monotonic() - started) / 60:.1f} minutes, "
+          f"{time.process_time() / 60:.1f} minutes of CPU time")
     for name, asked in examinations(corpus, conversations).items():
         share, loss, failed = judge(model, encoder, asked)
         print(f"{name}: {share:.1%} of {len(asked)} answered word for word, loss {loss:.4f}")

@@ -56,6 +56,8 @@ const near_tie = 0.5;
  * one answers 7 % of them. What it reaches is in examples/guide/README.md; a worse one is not to be shipped.
  */
 const held_out_share_min = 0.04;
+/** Answers that are younger than the model: the next training takes them in. */
+const since_training: readonly string[] = ['usage-jobs', 'opentelemetry', 'oidc', 'energy'];
 /** Of `elsewhere`, so many get another answer: words that it never saw look like words that it knows. */
 const mistaken_max = 2;
 
@@ -108,7 +110,8 @@ describe('examples/guide.gguf', () => {
   it('answers what it was asked in its training', () => {
     // The first phrasing of every fourth entry, as a person would write it.
     const entries = corpus.filter(
-      ({ after, file }, index) => after.length === 0 && !file.startsWith('09') && index % 4 === 0,
+      ({ id, after, file }, index) =>
+        after.length === 0 && !file.startsWith('09') && !since_training.includes(id) && index % 4 === 0,
     );
     expect(entries.length).toBeGreaterThan(60);
     const asked = entries.map(
@@ -121,7 +124,9 @@ describe('examples/guide.gguf', () => {
   });
 
   it('understands of phrasings in quite other words as many as its page says', () => {
-    const entries = corpus.filter(({ after, file }) => after.length === 0 && !file.startsWith('09'));
+    const entries = corpus.filter(
+      ({ id, after, file }) => after.length === 0 && !file.startsWith('09') && !since_training.includes(id),
+    );
     const asked = entries
       .flatMap(({ id, held_out }) => held_out.map((question) => ({ id, question })))
       .filter(({ question }) => !question.includes('{'));
