@@ -49,6 +49,8 @@ export async function saturate(
     '-t1',
     `-c${connections}`,
     `-d${duration_s}`,
+    // An answer that is slow is no failure: on a machine with other work the first ones take seconds.
+    '--timeout=30s',
     '-s',
     script,
     load.url,
@@ -57,6 +59,7 @@ export async function saturate(
   if (!match) throw new Error(`wrk printed no result: ${stdout}`);
   const [requests, duration_us, errors] = match.slice(1).map(Number) as [number, number, number];
   if (errors > 0) throw new Error(`${errors} of ${requests} requests to ${load.url} failed`);
+  if (requests === 0) throw new Error(`no request to ${load.url} was answered within ${duration_s} s`);
   return { requests, requests_per_s: (requests * 1e6) / duration_us };
 }
 

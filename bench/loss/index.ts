@@ -116,7 +116,8 @@ async function behindOthers(stage: Stage, peers: readonly Peer[]): Promise<Tally
     await using engines = await BareEngines.start(stage, namespace);
     const behind = async <T>(act: (systems: readonly System[]) => Promise<T>): Promise<T> => {
       await using routers = await ForeignRouters.start(peers, engines, folder);
-      return act(routers.systems);
+      // Without the wait they would end before what is done with them does.
+      return await act(routers.systems);
     };
     const expected = await behind((systems) => undisturbed(systems, load, engines));
     const tallies: Tally[] = [];

@@ -82,7 +82,7 @@ export class LiveStream {
       heard();
     } catch (error) {
       heard();
-      answer.error = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+      answer.error = wordsOf(error);
     } finally {
       clearTimeout(limit);
     }
@@ -90,4 +90,10 @@ export class LiveStream {
     if (silent.signal.aborted) answer.error = `no word for ${silence_ms / 1000} s`;
     return answer;
   }
+}
+
+/** The client says “Connection error”, and its cause what it was. */
+function wordsOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause === undefined ? error.message : `${error.message} (${wordsOf(error.cause)})`;
 }

@@ -15,7 +15,7 @@ import { vllm_ready_ms } from '../../test/engines/vllm.ts';
 import { benchCluster } from '../need.ts';
 import { context_tokens, engineEnvironment } from './bare-engines.ts';
 import { computingProcess, killEngine } from './engine-loss.ts';
-import type { Endpoint, LiveStream } from './live-stream.ts';
+import { type Endpoint, LiveStream } from './live-stream.ts';
 import type { Loss } from './outcome.ts';
 import type { Engines } from './trial.ts';
 
@@ -96,10 +96,19 @@ export class OwnSite implements Engines, AsyncDisposable {
       if (replicas.some((replica) => replica === undefined || replica.session === gone)) return undefined;
       const { stdout } = await this.#hpcserve('status', '--json');
       const { deployments: seen } = JSON.parse(stdout) as { deployments: { replicas_serving: number }[] };
-      return seen.every(({ replicas_serving }) => replicas_serving === 1) || undefined;
+      if (!seen.every(({ replicas_serving }) => replicas_serving === 1)) return undefined;
+      return (await this.#bothAnswer()) || undefined;
     };
     if (!(await waitUntil(both, { timeout_ms: vllm_ready_ms, interval_ms: 1000 })))
       throw new Error(`two replicas do not serve again:\n${(await this.#hpcserve('status')).stdout}`);
+  }
+
+  /** Whether the gateway gives requests to both: it may reach one later than that one serves. */
+  async #bothAnswer(): Promise<boolean> {
+    const asked = ['a', 'b', 'c', 'd'].map((prompt) => new LiveStream(this.endpoint, prompt, 16));
+    const answers = await Promise.all(asked.map(({ answer }) => answer));
+    const isWhole = answers.every(({ error }) => error === undefined);
+    return isWhole && new Set(asked.map(({ session }) => session)).size === deployments.length;
   }
 
   /** Of a deployment, the one that its agent says serves now; the latest of its launches first. */

@@ -11,6 +11,7 @@ import { requestBody } from '../gateway/requests.ts';
 import { delegationOf, freePort, launch_id, untilServed } from '../gateway/setting.ts';
 import { type Closers, chatPath, type GatewayStage } from '../gateway/stage.ts';
 import { pacedModels } from '../gateway/streams.ts';
+import { startOpenTela } from './opentela.ts';
 import { type Peer, routerCommand } from './peers.ts';
 import { ours, oursWithAgent } from './side-by-side.ts';
 
@@ -28,6 +29,8 @@ export interface Contender {
   /** Answers at once, and streams that keep a pace. */
   instant: Target;
   paced: Target;
+  /** The same processes as another one, and one more whose CPU time counts, too. */
+  cpu_only?: true;
   /** Ends the one with instant answers and starts it again; resolves to the time of that start, ms. */
   restart?: () => Promise<number>;
 }
@@ -37,10 +40,14 @@ const engineProgram = join(packageRoot, 'dist/bench/gateway/paced-engine.js');
 /** Until a router has found its worker: they look when they start, and then more and more rarely. */
 const ready_ms = 120_000;
 
-/** Our gateway, nginx, our gateway with a node agent, and the routers of others. */
+/**
+ * Our gateway, nginx, our gateway with a node agent, and the routers of others.
+ * @param opentela its program
+ */
 export async function startContenders(
   stage: GatewayStage,
   peers: readonly Peer[],
+  opentela: string | undefined,
   closers: Closers,
 ): Promise<Contender[]> {
   const { gateway, nginx, nginxStream } = stage;
@@ -72,11 +79,15 @@ export async function startContenders(
   const paced_url = `http://127.0.0.1:${worker_port}`;
   const instant_url = new URL(stage.plainUpstreamUrl).origin;
   for (const peer of peers) contenders.push(await startPeer(stage, peer, instant_url, paced_url));
+  if (opentela !== undefined) {
+    const instant_port = Number(new URL(instant_url).port);
+    contenders.push(...(await startOpenTela(stage, opentela, instant_port, worker_port)));
+  }
   return contenders;
 }
 
 /** A restart puts another process behind a router: each question goes to the one that runs then. */
-function targetOf(router: Pinned, url: string, model: string): Target {
+export function targetOf(router: Pinned, url: string, model: string): Target {
   return {
     url,
     model,
@@ -162,7 +173,7 @@ async function withAgent(stage: GatewayStage, closers: Closers): Promise<Contend
     // The engine is a child of the agent, and no part of it.
     cpu_us: () => stage.gateway.cpu_us() + processCpu_us(agent.process.pid!),
   };
-  return { name: oursWithAgent, instant: target, paced: target };
+  return { name: oursWithAgent, instant: target, paced: target, cpu_only: true };
 }
 
 function startAgent({

@@ -7,7 +7,7 @@ import { readStreams } from '../gateway/sse.ts';
 import type { GatewayStage } from '../gateway/stage.ts';
 import { streamLoads } from '../gateway/streams.ts';
 import { type Contender, type Target, untilAnswered } from './contenders.ts';
-import { type Column, type Metric, oursWithAgent } from './side-by-side.ts';
+import type { Column, Metric } from './side-by-side.ts';
 
 const saturation = { connections: 64, duration_s: 2 };
 /** Of gateways that run for weeks, compilers have done their work. */
@@ -68,7 +68,7 @@ export async function measureRequests(scene: Scene): Promise<{ rate: Column; cpu
     log(`${name}: ${requests_per_s.toFixed(0)} requests/s, ${each_us.toFixed(1)} µs each`);
     return [requests_per_s, each_us];
   });
-  rate!.delete(oursWithAgent);
+  for (const { name, cpu_only } of scene.contenders) if (cpu_only) rate!.delete(name);
   return { rate: { metric: requestsMetric, rounds: rate! }, cpu: { metric: requestCpuMetric, rounds: cpu! } };
 }
 
@@ -143,8 +143,9 @@ export function halfOf({ rounds }: Column): (contender: Contender) => number {
 /** Memory with many streams that flow. */
 export async function measureMemory({ stage, contenders, log }: Scene): Promise<Column> {
   const rounds = new Map<string, number[]>();
-  for (const { name, paced } of contenders) {
-    if (name === oursWithAgent || name === 'nginx') continue;
+  for (const { name, paced, cpu_only } of contenders) {
+    // nginx is several processes.
+    if (cpu_only || name === 'nginx') continue;
     const body = pacedRequest(paced.model, many);
     const seen = await memoryOfStreams(paced.pid, paced.url, stage.key, body, many);
     if (seen.open_max !== many.streams)

@@ -42,16 +42,17 @@ export interface Peer {
 
 /**
  * The routers that are here; of the others it is said that they are missing.
+ * @param hasAnother a router that is none of these stands beside us, too
  * @throws MissingNeed where none is
  */
-export function routersHere(log: (line: string) => void): Peer[] {
+export function routersHere(log: (line: string) => void, hasAnother = false): Peer[] {
   const folders = routerFolders();
   const names = Object.keys(routerReleases) as RouterName[];
   const here = names.flatMap((name) => {
     const bin = folders[name];
     return bin === undefined ? [] : [{ name, bin }];
   });
-  if (here.length === 0)
+  if (here.length === 0 && !hasAnother)
     throw new MissingNeed(
       `routers to stand beside are not here: ${names.join(', ')}`,
       'npm run engines -- routers',

