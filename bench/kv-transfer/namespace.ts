@@ -24,7 +24,11 @@ export function openNamespace(label = 'kv', subnet = '10.213.77'): Namespace | u
   const name = `hpcserve-${label}`;
   const [outer, inner] = [`hpc${label}0`, `hpc${label}1`];
   const [here, there] = [`${subnet}.1`, `${subnet}.2`];
-  const close = (): void => void ip('netns', 'del', name);
+  // The cable first: a namespace that processes are left in outlives its name, and keeps its end of it.
+  const close = (): void => {
+    ip('link', 'del', outer);
+    ip('netns', 'del', name);
+  };
   close();
   const made =
     ip('netns', 'add', name) &&

@@ -11,7 +11,6 @@ import { requestBody } from '../gateway/requests.ts';
 import { delegationOf, freePort, launch_id, untilServed } from '../gateway/setting.ts';
 import { type Closers, chatPath, type GatewayStage } from '../gateway/stage.ts';
 import { pacedModels } from '../gateway/streams.ts';
-import { startOpenTela } from './opentela.ts';
 import { type Peer, routerCommand } from './peers.ts';
 import { ours, oursWithAgent } from './side-by-side.ts';
 
@@ -40,14 +39,10 @@ const engineProgram = join(packageRoot, 'dist/bench/gateway/paced-engine.js');
 /** Until a router has found its worker: they look when they start, and then more and more rarely. */
 const ready_ms = 120_000;
 
-/**
- * Our gateway, nginx, our gateway with a node agent, and the routers of others.
- * @param opentela its program
- */
+/** Our gateway, nginx, our gateway with a node agent, and the routers of others. */
 export async function startContenders(
   stage: GatewayStage,
   peers: readonly Peer[],
-  opentela: string | undefined,
   closers: Closers,
 ): Promise<Contender[]> {
   const { gateway, nginx, nginxStream } = stage;
@@ -79,15 +74,11 @@ export async function startContenders(
   const paced_url = `http://127.0.0.1:${worker_port}`;
   const instant_url = new URL(stage.plainUpstreamUrl).origin;
   for (const peer of peers) contenders.push(await startPeer(stage, peer, instant_url, paced_url));
-  if (opentela !== undefined) {
-    const instant_port = Number(new URL(instant_url).port);
-    contenders.push(...(await startOpenTela(stage, opentela, instant_port, worker_port)));
-  }
   return contenders;
 }
 
 /** A restart puts another process behind a router: each question goes to the one that runs then. */
-export function targetOf(router: Pinned, url: string, model: string): Target {
+function targetOf(router: Pinned, url: string, model: string): Target {
   return {
     url,
     model,

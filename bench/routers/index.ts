@@ -19,7 +19,6 @@ import {
   measureStart,
   type Scene,
 } from './measure.ts';
-import { buildOpenTela, isLoopbackAlone, openTela, runOnLoopbackAlone } from './opentela.ts';
 import { type PartName, readRoutersOptions } from './options.ts';
 import { routersHere } from './peers.ts';
 import { alone, type Bars, type Column, compare, ours, oursWithAgent, sideBySide } from './side-by-side.ts';
@@ -30,7 +29,6 @@ const atLeast: Bars = { [rival]: 1 };
 const withAgentAtLeast: Bars = { [rival]: 1 / 1.5 };
 /** At fewer streams, what a router does when it is idle is the most of it. */
 const judged_streams_min = 32;
-const atRest: Bars = { [openTela]: 1 };
 const memory_mb_max = 400;
 
 export const routersBench: Bench = {
@@ -41,17 +39,14 @@ export const routersBench: Bench = {
 };
 
 async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
-  const { parts, rounds, opentela } = readRoutersOptions(args);
-  const peers = routersHere(log, opentela !== undefined);
+  const { parts, rounds } = readRoutersOptions(args);
+  const peers = routersHere(log);
   const programs = ensurePrograms(log);
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-routers-'));
   const closers: Closers = [() => rmSync(folder, { recursive: true, force: true })];
   try {
-    const program = opentela === undefined ? undefined : buildOpenTela(opentela, folder, log);
-    // What it finds of the internet, and whom, would be part of what is measured.
-    if (program !== undefined && !isLoopbackAlone()) return runOnLoopbackAlone(args);
     const stage = await openStage(folder, programs, closers);
-    const contenders = await startContenders(stage, peers, program, closers);
+    const contenders = await startContenders(stage, peers, closers);
     const results = new Results(log);
     const scene: Scene = { stage, contenders, rounds, log };
     await measureAll(scene, parts, results);
@@ -84,7 +79,7 @@ async function measureAll(scene: Scene, parts: readonly PartName[], results: Res
     const columns = await measureEvents(scene);
     for (const { streams, cpu } of columns) {
       const isJudged = streams >= judged_streams_min;
-      results.add(...compare(cpu, isJudged ? atLeast : atRest));
+      results.add(...compare(cpu, isJudged ? atLeast : {}));
       results.add(...compare(cpu, isJudged ? withAgentAtLeast : {}, oursWithAgent));
     }
     results.show(columns.map(({ cpu }) => cpu));

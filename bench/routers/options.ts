@@ -9,8 +9,6 @@ export interface RoutersOptions {
   parts: readonly PartName[];
   /** In each of which every router is measured once. */
   rounds: number;
-  /** A checkout of OpenTela. */
-  opentela?: string;
 }
 
 /** @throws Error: an option or a part that is not there, or no number of rounds */
@@ -18,7 +16,7 @@ export function readRoutersOptions(args: readonly string[]): RoutersOptions {
   const { values, positionals } = parseArgs({
     args: [...args],
     allowPositionals: true,
-    options: { rounds: { type: 'string', default: '5' }, opentela: { type: 'string' } },
+    options: { rounds: { type: 'string', default: '5' } },
   });
   const unknown = positionals.find((name) => !partNames.some((part) => part === name));
   if (unknown !== undefined) throw new Error(`unknown part ${unknown}; there are ${partNames.join(', ')}`);
@@ -26,7 +24,5 @@ export function readRoutersOptions(args: readonly string[]): RoutersOptions {
   if (!Number.isInteger(rounds) || rounds < 1)
     throw new Error(`--rounds is a whole number from 1, not ${values.rounds}`);
   const asked = partNames.filter((part) => positionals.length === 0 || positionals.includes(part));
-  const options: RoutersOptions = { parts: asked, rounds };
-  if (values.opentela !== undefined) options.opentela = values.opentela;
-  return options;
+  return { parts: asked, rounds };
 }

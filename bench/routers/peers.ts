@@ -30,6 +30,8 @@ export function routerCommand(name: RouterName, bin: string, start: RouterStart)
     ...['--worker-urls', ...start.workers],
     ...['--host', '127.0.0.1', '--port', String(start.port)],
     ...['--prometheus-host', '127.0.0.1', '--prometheus-port', String(start.metrics_port)],
+    // One looks again only after 30 s where its worker was not quick enough for it.
+    ...['--worker-startup-check-interval', '1'],
     ...['--policy', 'round_robin', '--log-level', 'error'],
     ...(start.worker_key === undefined ? [] : ['--api-key', start.worker_key]),
   ];
@@ -42,17 +44,16 @@ export interface Peer {
 
 /**
  * The routers that are here; of the others it is said that they are missing.
- * @param hasAnother a router that is none of these stands beside us, too
  * @throws MissingNeed where none is
  */
-export function routersHere(log: (line: string) => void, hasAnother = false): Peer[] {
+export function routersHere(log: (line: string) => void): Peer[] {
   const folders = routerFolders();
   const names = Object.keys(routerReleases) as RouterName[];
   const here = names.flatMap((name) => {
     const bin = folders[name];
     return bin === undefined ? [] : [{ name, bin }];
   });
-  if (here.length === 0 && !hasAnother)
+  if (here.length === 0)
     throw new MissingNeed(
       `routers to stand beside are not here: ${names.join(', ')}`,
       'npm run engines -- routers',

@@ -5,10 +5,9 @@ import { routerCommand } from '../../../bench/routers/peers.ts';
 describe('npm run bench -- routers', () => {
   it('measures all parts, or those that are named, in an order of its own', () => {
     expect(readRoutersOptions([])).toEqual({ parts: partNames, rounds: 5 });
-    expect(readRoutersOptions(['latency', 'requests', '--rounds', '2', '--opentela', '/src/x'])).toEqual({
+    expect(readRoutersOptions(['latency', 'requests', '--rounds', '2'])).toEqual({
       parts: ['requests', 'latency'],
       rounds: 2,
-      opentela: '/src/x',
     });
   });
 
