@@ -11,6 +11,8 @@
 #define SCALE_FLOATS_MAX (2 * HK_STRIP)
 /* Higher: more rows at the rate of the memory; lower: weights are unpacked less often. */
 #define FEW_ROWS 4
+/* Strips that one row takes together. Higher: their beginnings and ends are read at the memory's latency. */
+#define TOGETHER 2
 
 static inline int is_expanded(enum hk_type type) { return hk_is_unpacked(type); }
 
@@ -215,22 +217,34 @@ static inline __attribute__((always_inline)) void add_block(const enum hk_type t
   }
 }
 
-/* At the rate of the memory: nothing is expanded, and what is ahead is asked for. */
-static inline __attribute__((always_inline)) void few_rows_by_strip(const enum hk_type type, const int rows,
-                                                                    const struct hk_product *p, int64_t strip) {
-  const uint8_t *packed = p->weights + strip * hk_strip_bytes(type, p->blocks), *x = (const uint8_t *)p->x;
-  __m512 total[FEW_ROWS];
+/*
+ * Strips that follow one another, at the rate of the memory: nothing is expanded, and what is ahead is asked for. One row
+ * takes two strips at once: their memory comes in turns, and more of it a second than of one strip after the other.
+ */
+static inline __attribute__((always_inline)) void few_rows(const enum hk_type type, const int rows, const int strips,
+                                                           const struct hk_product *p, int64_t strip) {
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
+  const uint8_t *packed = p->weights + strip * strip_bytes, *x = (const uint8_t *)p->x;
+  __m512 total[TOGETHER][FEW_ROWS];
+#pragma GCC unroll 2
+  for (int side = 0; side < strips; side++)
 #pragma GCC unroll 4
-  for (int row = 0; row < rows; row++) total[row] = _mm512_setzero_ps();
+    for (int row = 0; row < rows; row++) total[side][row] = _mm512_setzero_ps();
   for (int64_t block = 0; block < p->blocks; block++, x += rows * X_BLOCK_BYTES) {
     const struct hk_x_block own = hk_x_block_of(x, 0, rows);
-    hk_prefetch(type, packed, p->blocks, block, 1);
-    add_block(type, rows, packed, p->blocks, block, &own, total);
+#pragma GCC unroll 2
+    for (int side = 0; side < strips; side++) {
+      hk_prefetch(type, packed + side * strip_bytes, p->blocks, block, strips);
+      add_block(type, rows, packed + side * strip_bytes, p->blocks, block, &own, total[side]);
+    }
   }
+#pragma GCC unroll 2
+  for (int side = 0; side < strips; side++)
 #pragma GCC unroll 4
-  for (int row = 0; row < rows; row++)
-    if (row < p->m)
-      _mm512_mask_storeu_ps(hk_row(p, row) + strip * HK_STRIP, hk_columns(p->n, strip), total[row]);
+    for (int row = 0; row < rows; row++)
+      if (row < p->m)
+        _mm512_mask_storeu_ps(hk_row(p, row) + (strip + side) * HK_STRIP, hk_columns(p->n, strip + side),
+                              total[side][row]);
 }
 
 static inline __attribute__((always_inline)) void by_type(const enum hk_type type, const struct hk_product *p,
@@ -239,10 +253,13 @@ static inline __attribute__((always_inline)) void by_type(const enum hk_type typ
     product(type, p, begin, end);
     return;
   }
-  for (int64_t strip = begin; strip < end; strip++)
-    if (p->m == 1) few_rows_by_strip(type, 1, p, strip);
-    else if (p->m == 2) few_rows_by_strip(type, 2, p, strip);
-    else few_rows_by_strip(type, 4, p, strip);
+  int64_t strip = begin;
+  if (p->m == 1)
+    for (; strip + TOGETHER <= end; strip += TOGETHER) few_rows(type, 1, TOGETHER, p, strip);
+  for (; strip < end; strip++)
+    if (p->m == 1) few_rows(type, 1, 1, p, strip);
+    else if (p->m == 2) few_rows(type, 2, 1, p, strip);
+    else few_rows(type, 4, 1, p, strip);
 }
 
 void hk_product_avx512_vnni(const struct hk_product *p, int64_t begin, int64_t end) {
