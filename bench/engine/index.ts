@@ -98,6 +98,17 @@ async function alternate(
   }
 }
 
+function cpuResult(
+  what: string,
+  ours: readonly Measured[],
+  theirs: readonly Measured[],
+  beside: string,
+): BenchResult {
+  const [own, other] = [medianCpu(ours), medianCpu(theirs)];
+  const judged = { ratio: other / own, bar: '', holds: null };
+  return { what: `${what}, CPU time`, unit: 'ms/token', ours: own, peer: beside, theirs: other, ...judged };
+}
+
 function speedResults(quantization: Quantization, { ours, theirs }: Comparison): BenchResult[] {
   const speeds = tasks.map(({ kind, what }): BenchResult => {
     const own = medianRate(ours[kind]);
@@ -113,20 +124,9 @@ function speedResults(quantization: Quantization, { ours, theirs }: Comparison):
       holds: own / other >= speed_bar,
     };
   });
-  const times = tasks.map(({ kind, what }): BenchResult => {
-    const own = medianCpu(ours[kind]);
-    const other = medianCpu(theirs[kind]);
-    return {
-      what: `${quantization}: ${what}, CPU time`,
-      unit: 'ms/token',
-      ours: own,
-      peer,
-      theirs: other,
-      ratio: other / own,
-      bar: '',
-      holds: null,
-    };
-  });
+  const times = tasks.map(({ kind, what }) =>
+    cpuResult(`${quantization}: ${what}`, ours[kind], theirs[kind], peer),
+  );
   return [...speeds, ...times];
 }
 
@@ -180,19 +180,15 @@ async function invariantCost(
   }
   log(`${quantization}: batch_invariant measured`);
   const [invariant, free] = contestants as [(typeof contestants)[0], (typeof contestants)[0]];
-  return tasks.map(({ kind, what }) => {
-    const own = medianRate(invariant.runs[kind]);
-    const other = medianRate(free.runs[kind]);
-    return {
-      what: `${quantization}: ${what}, batch_invariant`,
-      unit: 'tokens/s',
-      ours: own,
-      peer: 'native without it',
-      theirs: other,
-      ratio: own / other,
-      bar: `ratio ≥ ${invariant_bar}`,
-      holds: own / other >= invariant_bar,
-    };
+  return tasks.flatMap(({ kind, what }): BenchResult[] => {
+    const rates = [invariant, free].map(({ runs }) => medianRate(runs[kind])) as [number, number];
+    const row = { what: `${quantization}: ${what}, batch_invariant`, peer: 'native without it' };
+    const ratio = rates[0] / rates[1];
+    const judged = { ratio, bar: `ratio ≥ ${invariant_bar}`, holds: ratio >= invariant_bar };
+    return [
+      { ...row, unit: 'tokens/s', ours: rates[0], theirs: rates[1], ...judged },
+      cpuResult(row.what, invariant.runs[kind], free.runs[kind], row.peer),
+    ];
   });
 }
 
