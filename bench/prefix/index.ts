@@ -30,7 +30,7 @@ const replica_counts = [2, 4] as const;
 const held_share = 0.5;
 /** Of what there is to find: what an LRU cache of the working set finds. */
 const working_share = 0.9;
-/** The policy's weights were chosen on Mooncake's trace and the first; the second had no part in it. */
+/** The policy's weights were chosen on Mooncake's trace with four replicas, and on these with two. */
 const seeds = [7, 11] as const;
 
 /** What the caches of all replicas hold together. */

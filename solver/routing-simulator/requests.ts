@@ -148,7 +148,13 @@ export function workingSet_tokens({ requests, block_tokens: size }: ReplayedTrac
     return hits;
   };
   const wanted = share * found(Number.POSITIVE_INFINITY);
-  let blocks_max = 1000;
-  while (found(blocks_max) < wanted) blocks_max = Math.ceil(1.1 * blocks_max);
-  return size * blocks_max;
+  let few = 1000;
+  let enough = few;
+  while (found(enough) < wanted) enough *= 2;
+  while (enough > 1.1 * few) {
+    const middle = Math.ceil(Math.sqrt(few * enough));
+    if (found(middle) < wanted) few = middle;
+    else enough = middle;
+  }
+  return size * enough;
 }

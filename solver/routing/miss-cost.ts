@@ -10,6 +10,12 @@ import { prefixWeight } from './prefix-affinity.ts';
  */
 const miss_weight = 12;
 /**
+ * What it costs beside that to compute a whole prompt again, as a share of an answer's time: a conversation that moves
+ * has its next turns there, too, and its keys and values lie in two caches. Lower: loads are even; higher: short prompts
+ * stay where they are. Chosen by replay.
+ */
+const move_weight = 0.3;
+/**
  * What a sequence more delays the answers of all that run beside it, as a share of an answer's time over the places of
  * its replica. Lower: more prompts find their beginning; higher: batches are evenly full. Chosen by replay.
  */
@@ -22,7 +28,8 @@ const equal_share = 0.02;
 
 /**
  * What a prompt costs on a replica, seconds: the prompts that it was sent before, and what it has not computed of this
- * one, at the speed that it shows, the latter `miss_weight` times; and what one more sequence costs all others there.
+ * one, at the speed that it shows, the latter `miss_weight` times; that a conversation moves; and what one more sequence
+ * costs all others there.
  *
  * @param is_home where hashing has the prompt: other gateways may have sent it there
  */
@@ -38,8 +45,10 @@ export function missCost_s(
   const uncached_tokens = Math.max(0, view.tokens - (view.held_tokens.get(session_id) ?? 0));
   const likely_tokens = uncached_tokens * (is_home ? 1 - view.elsewhere : 1);
   const load = requestsAt(candidate) / max_sequences;
+  const moved = view.tokens > 0 ? likely_tokens / view.tokens : 0;
   return (
-    (pending_tokens + miss_weight * likely_tokens) / tokens_per_s + (load_weight * load * expected_ms) / 1000
+    (pending_tokens + miss_weight * likely_tokens) / tokens_per_s +
+    ((move_weight * moved + load_weight * load) * expected_ms) / 1000
   );
 }
 

@@ -24,8 +24,8 @@ export interface PromptView {
   /** Of replicas of which it is not known: the mean of the others. */
   prefill_tokens_per_s: number;
   /**
-   * How likely it is that another gateway has sent the prompt's beginning to where hashing has it: 0 for a gateway that
-   * is alone.
+   * The share of what nobody is known to have that may be where hashing has the prompt, since another gateway sent it
+   * there: 0 for a gateway that is alone.
    */
   elsewhere: number;
 }
@@ -67,10 +67,10 @@ const kept = 0.95;
  */
 const events_late_ms = 5000;
 /**
- * Of what other gateways were asked, so much is taken to be where hashing has it, and not where it was sent for its
- * load. Lower: loads are even; higher: several gateways find more of each other's. Chosen by replay.
+ * Of a prompt that another gateway may have sent, so much is taken to be where hashing has it. Lower: loads are even;
+ * higher: several gateways find more of each other's. Chosen by replay (`-- prefix`).
  */
-const believed_share = 0.5;
+const elsewhere_share = 0.8;
 /** Samples of less work say more about the way of a request than about the speed of its replica. */
 const sample_tokens_min = 64;
 
@@ -178,7 +178,7 @@ export class ModelPrefixes {
         pending_tokens: replica.pending_tokens(now_ms),
         tokens_per_s: replica.tokens_per_s ?? prefill_tokens_per_s,
       });
-    const elsewhere = (believed_share * (this.gateways - 1)) / this.gateways;
+    const elsewhere = this.gateways > 1 ? elsewhere_share : 0;
     return { tokens, held_tokens, prefills, prefill_tokens_per_s, elsewhere };
   }
 

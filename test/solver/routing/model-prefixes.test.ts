@@ -159,9 +159,11 @@ describe('the time that a miss costs', () => {
       ]),
     });
     const weight = 12;
-    expect(missCost_s(candidate('a'), view, asked)).toBeCloseTo(1 + 2 * weight);
-    expect(missCost_s(candidate('b'), view, asked)).toBeCloseTo(2 * weight);
-    expect(missCost_s(candidate('c'), view, asked)).toBeCloseTo(4 * weight);
+    // To compute all of it again costs 0.3 of an answer's time beside that.
+    const moved_s = 0.3 * (asked.expected_ms / 1000);
+    expect(missCost_s(candidate('a'), view, asked)).toBeCloseTo(1 + 2 * weight + moved_s / 4);
+    expect(missCost_s(candidate('b'), view, asked)).toBeCloseTo(2 * weight + moved_s);
+    expect(missCost_s(candidate('c'), view, asked)).toBeCloseTo(4 * weight + moved_s);
     expect(byMissCost([candidate('a'), candidate('b')], view, asked)!.session_id).toBe('b');
   });
 
@@ -175,6 +177,19 @@ describe('the time that a miss costs', () => {
     const prompt = { prefix: 1, conversation: 1 };
     expect(byMissCost(all, queue(35_000), { ...asked, prompt })!.session_id).toBe('a');
     expect(byMissCost(all, queue(38_000), { ...asked, prompt })!.session_id).toBe('b');
+  });
+
+  it('sends what another gateway may have sent where hashing has it, of several gateways alone', () => {
+    const all = [candidate('a'), candidate('b')];
+    const choose = (elsewhere: number, pending: string) => {
+      const prefills = new Map([[pending, { pending_tokens: 2000, tokens_per_s: 1000 }]]);
+      const request = { ...asked, prompt: { prefix: 5, conversation: 0 } };
+      return byMissCost(all, viewOf({ elsewhere, prefills }), request)!.session_id;
+    };
+    const home = choose(0, 'nobody');
+    const other = home === 'a' ? 'b' : 'a';
+    expect(choose(0, home)).toBe(other);
+    expect(choose(0.8, home)).toBe(home);
   });
 
   it('is the same choice for every gateway where nobody knows the prompt', () => {
