@@ -30,12 +30,16 @@ export interface SubscriberBounds {
 /** Reads messages out of bytes as a PUB socket sends them; what is against the protocol is an error. */
 export class ZmtpReader {
   readonly #bounds: SubscriberBounds;
+  readonly #reply: (bytes: Buffer) => void;
+  #subscribed = false;
   #rest: Buffer = Buffer.alloc(0);
   #greeted = false;
   #frames: Buffer[] = [];
 
-  constructor(bounds: SubscriberBounds) {
+  /** @param reply sends what the other side waits for */
+  constructor(bounds: SubscriberBounds, reply: (bytes: Buffer) => void) {
     this.#bounds = bounds;
+    this.#reply = reply;
   }
 
   /** @throws Error where it is no ZMTP, or more than the bounds allow */
@@ -43,7 +47,11 @@ export class ZmtpReader {
     this.#rest = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk]);
     if (!this.#greeted && !this.#takeGreeting()) return;
     for (let frame = this.#takeFrame(); frame; frame = this.#takeFrame()) {
-      if ((frame.flags & command_flag) !== 0) continue;
+      if ((frame.flags & command_flag) !== 0) {
+        if (!this.#subscribed) this.#reply(subscribeToAll);
+        this.#subscribed = true;
+        continue;
+      }
       this.#frames.push(frame.body);
       if (this.#frames.length > this.#bounds.frames_max) throw new Error('a message has too many frames');
       if ((frame.flags & more_flag) !== 0) continue;
@@ -61,6 +69,8 @@ export class ZmtpReader {
     if (mechanism !== 'NULL') throw new Error(`it asks for the mechanism ${mechanism.slice(0, 20)}`);
     this.#rest = this.#rest.subarray(greeting_bytes);
     this.#greeted = true;
+    // Sent along with the greeting, it made libzmq close the connection.
+    this.#reply(ready);
     return true;
   }
 
@@ -89,10 +99,10 @@ export function subscribe(
   onMessage: (frames: Buffer[]) => void,
   onEnd: (reason: string) => void,
 ): () => void {
-  const reader = new ZmtpReader(bounds);
   const socket: Socket = connect(path);
+  const reader = new ZmtpReader(bounds, (bytes) => socket.write(bytes));
   let reason = 'it was closed';
-  socket.on('connect', () => socket.write(Buffer.concat([greeting, ready, subscribeToAll])));
+  socket.on('connect', () => socket.write(greeting));
   socket.on('data', (chunk) => {
     try {
       for (const message of reader.push(chunk)) onMessage(message);
