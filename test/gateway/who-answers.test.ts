@@ -130,6 +130,19 @@ describe('requests go', () => {
     expect(homes.size).toBeGreaterThan(1);
   });
 
+  it('where their beginning is known, however short a text its tokens make', async () => {
+    // A byte-level tokenizer: 440 characters are 440 tokens, and long enough to look for.
+    const usage = { ...chatAnswer.usage, prompt_tokens: 440 };
+    for (const node of ['a', 'b', 'c'])
+      (await session({ node, engine: 'vllm' })).answer = json({ ...chatAnswer, usage });
+    const asked = (text: string) => ({ ...chat, messages: [{ role: 'user', content: text.repeat(20) }] });
+    // What the gateway learned of texts before fades.
+    for (let turn = 0; turn < 60; turn++) await ask({}, asked('knows a lot about it. '));
+    const nodes = new Set<string>();
+    for (let turn = 0; turn < 8; turn++) nodes.add(await ask({}, asked('has another question. ')));
+    expect([...nodes]).toEqual([expect.stringMatching(/^[abc]$/)]);
+  });
+
   it('on to the next replica when one refuses to take more, however many refuse', async () => {
     for (let index = 0; index < 5; index++) {
       const full = await session({ node: `full${index}`, metadata: { devices: [cpu] } });
