@@ -56,7 +56,7 @@ export function processCpu_us(pid: number): number {
 }
 
 /** Resolves when something listens; rejects after `limit_ms`, or when the child has ended. */
-export async function untilListening(port: number, child: ChildProcess, limit_ms = 30_000): Promise<void> {
+export async function untilListening(port: number, child: ChildProcess, limit_ms = 60_000): Promise<void> {
   const deadline = performance.now() + limit_ms;
   while (performance.now() < deadline) {
     if (child.exitCode !== null) throw new Error(`the process for port ${port} ended with ${child.exitCode}`);
