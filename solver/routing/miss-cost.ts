@@ -11,8 +11,8 @@ import { prefixWeight } from './prefix-affinity.ts';
 const miss_weight = 12;
 /**
  * What it costs beside that to compute a whole prompt again, as a share of an answer's time: a conversation that moves
- * has its next turns there, too, and its keys and values lie in two caches. Lower: loads are even; higher: short prompts
- * stay where they are. Chosen by replay.
+ * has its next turns there, too, and its keys and values lie in two caches. Lower: loads are even; higher: short
+ * prompts stay where they are. Chosen by replay.
  */
 const move_weight = 0.3;
 /**
@@ -28,8 +28,8 @@ const equal_share = 0.02;
 
 /**
  * What a prompt costs on a replica, seconds: the prompts that it was sent before, and what it has not computed of this
- * one, at the speed that it shows, the latter `miss_weight` times; that a conversation moves; and what one more sequence
- * costs all others there.
+ * one, at the speed that it shows, the latter `miss_weight` times; that a conversation moves; and what one more
+ * sequence costs all others there.
  *
  * @param is_home where hashing has the prompt: other gateways may have sent it there
  */
