@@ -1,6 +1,6 @@
 /**
  * The subscriber's side of ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the mechanism NULL, over a unix socket: what
- * it takes to read a ZeroMQ PUB socket in a folder of our own. A binding of libzmq is 6 MB of native code for each
+ * it takes to read a ZeroMQ PUB socket in a folder of our own. A binding of libzmq is 2 MB of native code on each
  * system, for one protocol that needs three frames to begin.
  */
 import { connect, type Socket } from 'node:net';
