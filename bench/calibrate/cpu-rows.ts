@@ -1,6 +1,8 @@
 /**
- * Engines on two cores of an AMD EPYC (Zen 5: AVX-512 BF16, no AMX) with a model of the shape of Qwen3-0.6B and random
- * weights: vLLM 0.32 and the native engine, side by side on the same day. Closed loops of so many clients.
+ * Engines on two cores of CPUs without AMX, random weights, closed loops of so many clients. An AMD EPYC (Zen 5), shape
+ * of Qwen3-0.6B: vLLM 0.32, and the native engine with ggml's kernels, which stands for llama.cpp. An AMD EPYC (Zen 4),
+ * shape of Llama-3.2-1B: the native engine with its own kernels (`npm run bench -- engine --beside vllm --clients
+ * 1,4,16,32 --pairs 1`). Both have AVX-512 with BF16 and VNNI.
  */
 import { partOfSocket } from '../../solver/catalog/cpu-estimate.ts';
 import type { DeviceSpec } from '../../solver/catalog/device-spec.ts';
@@ -11,7 +13,7 @@ import type { Calibration } from '../../solver/simulator/calibration.ts';
 import { requestColumns } from '../../solver/simulator/requests.ts';
 import { simulateServing } from '../../solver/simulator/simulate.ts';
 
-export type CpuEngine = 'vllm' | 'native';
+export type CpuEngine = 'vllm' | 'native' | 'llamacpp';
 
 export interface CpuRow {
   engine: CpuEngine;
@@ -25,8 +27,13 @@ export interface CpuRow {
   measured: number;
 }
 
-export const cpuSource =
-  'vLLM 0.32 and the native engine on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B';
+const zen5 = 'two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B';
+export const cpuSources: Readonly<Record<CpuEngine, string>> = {
+  vllm: `vLLM 0.32 on ${zen5}`,
+  native:
+    'the native engine with its own kernels on two cores of an AMD EPYC (Zen 4, AVX-512 BF16 and VNNI, no AMX), shape of Llama-3.2-1B',
+  llamacpp: `the native engine with ggml’s kernels on ${zen5}`,
+};
 
 type Series = readonly [
   engine: CpuEngine,
@@ -40,20 +47,26 @@ type Series = readonly [
 // biome-ignore format: one measured series a line reads as the table it is
 const series: readonly Series[] = [
   ['vllm', 'bf16', 2, 512, 64, { 1: 19, 4: 42, 16: 58 }],
-  ['native', 'bf16', 2, 512, 64, { 1: 15, 4: 18, 16: 22 }],
-  ['native', 'q8_0', 2, 512, 64, { 1: 17, 4: 17, 16: 23 }],
-  ['native', 'q4_0', 2, 512, 64, { 1: 28, 4: 33, 16: 37 }],
+  ['llamacpp', 'bf16', 2, 512, 64, { 1: 15, 4: 18, 16: 22 }],
+  ['llamacpp', 'q8_0', 2, 512, 64, { 1: 17, 4: 17, 16: 23 }],
+  ['llamacpp', 'q4_0', 2, 512, 64, { 1: 28, 4: 33, 16: 37 }],
   ['vllm', 'bf16', 1, 512, 64, { 1: 15, 4: 26, 16: 32 }],
-  ['native', 'bf16', 1, 512, 64, { 1: 9.5, 4: 12, 16: 13.5 }],
+  ['llamacpp', 'bf16', 1, 512, 64, { 1: 9.5, 4: 12, 16: 13.5 }],
   ['vllm', 'bf16', 2, 8, 128, { 1: 26, 8: 140, 16: 228, 32: 306 }],
-  ['native', 'bf16', 2, 8, 128, { 1: 29, 8: 89, 16: 137, 32: 138 }],
-  ['native', 'q4_0', 2, 8, 128, { 1: 63, 8: 129, 16: 161, 32: 174 }],
+  ['llamacpp', 'bf16', 2, 8, 128, { 1: 29, 8: 89, 16: 137, 32: 138 }],
+  ['llamacpp', 'q4_0', 2, 8, 128, { 1: 63, 8: 129, 16: 161, 32: 174 }],
+  ['native', 'q8_0', 2, 512, 64, { 1: 11, 4: 20.9, 16: 25.5, 32: 26.5 }],
+  ['native', 'q4_0', 2, 512, 64, { 1: 15.5, 4: 22.4, 16: 25.2, 32: 26.5 }],
+  ['native', 'q8_0', 2, 8, 128, { 1: 13.6, 4: 74.6, 16: 128.1, 32: 156.7 }],
+  ['native', 'q4_0', 2, 8, 128, { 1: 26, 4: 71.9, 16: 116, 32: 140.1 }],
 ];
 const firstTokens: readonly (readonly [CpuEngine, CpuRow['weights'], seconds: number])[] = [
   ['vllm', 'bf16', 0.66],
-  ['native', 'bf16', 1.9],
-  ['native', 'q8_0', 2.1],
-  ['native', 'q4_0', 1.1],
+  ['llamacpp', 'bf16', 1.9],
+  ['llamacpp', 'q8_0', 2.1],
+  ['llamacpp', 'q4_0', 1.1],
+  ['native', 'q8_0', 2.103],
+  ['native', 'q4_0', 1.759],
 ];
 
 export const cpuRows: readonly CpuRow[] = [
@@ -91,13 +104,21 @@ export function cpuIsFitted({ cores, clients }: CpuRow): boolean {
 }
 
 /**
- * The catalog's peaks are at base clock (2.7 GHz), at which a socket works as a whole; two cores alone run at the
- * boost clock (4.1 GHz), and shares are of what they could do.
+ * The catalog's peaks are at base clock (2.7 and 2.4 GHz), at which a socket works as a whole; two cores alone run at
+ * the boost clock (4.1 and 3.7 GHz), and shares are of what they could do.
  */
-const boost = 4.1 / 2.7;
+const measuredOn = {
+  zen5: { socket: 'EPYC-9755', boost: 4.1 / 2.7, model: 'qwen3-0.6b' },
+  zen4: { socket: 'EPYC-9654', boost: 3.7 / 2.4, model: 'llama-3.2-1b' },
+} as const;
 
-function deviceOf(cores: number): DeviceSpec {
-  const device = partOfSocket(findDevice('EPYC-9755'), cores, 1);
+function cpuOf({ engine }: CpuRow): (typeof measuredOn)[keyof typeof measuredOn] {
+  return measuredOn[engine === 'native' ? 'zen4' : 'zen5'];
+}
+
+function deviceOf(row: CpuRow): DeviceSpec {
+  const { socket, boost } = cpuOf(row);
+  const device = partOfSocket(findDevice(socket), row.cores, 1);
   return {
     ...device,
     peak_flops_per_s: Object.fromEntries(
@@ -109,7 +130,8 @@ function deviceOf(cores: number): DeviceSpec {
 /** What each engine computed at once, and in one step. */
 const batches = {
   vllm: { max_sequences: 128, max_batched_tokens: 2048 },
-  native: { max_sequences: 16, max_batched_tokens: 256 },
+  native: { max_sequences: 32, max_batched_tokens: 256 },
+  llamacpp: { max_sequences: 16, max_batched_tokens: 256 },
 } as const;
 
 /** As measured: tokens per second of a closed loop, or seconds. */
@@ -124,8 +146,8 @@ export function predictCpu(row: CpuRow, calibration?: Calibration): number {
   const { report } = simulateServing(
     [
       {
-        model: { ...findModel('qwen3-0.6b'), weights: weightPrecision(row.weights) },
-        device: deviceOf(row.cores),
+        model: { ...findModel(cpuOf(row).model), weights: weightPrecision(row.weights) },
+        device: deviceOf(row),
         engine: row.engine,
         tp: 1,
         pp: 1,

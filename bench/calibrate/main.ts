@@ -15,7 +15,7 @@ import type {
 } from '../../solver/simulator/calibration.ts';
 import type { CpuConstants } from '../../solver/simulator/constants.ts';
 import { amxSource } from './amx-rows.ts';
-import { cpuSource } from './cpu-rows.ts';
+import { cpuSources } from './cpu-rows.ts';
 import {
   fitAmx,
   fitCpu,
@@ -68,9 +68,12 @@ function fitTiles(): Partial<Record<SimulatedEngine, Entry<CpuConstants>>> {
 
 function fitCpus(): Partial<Record<SimulatedEngine, Entry<CpuConstants>>> {
   return Object.fromEntries(
-    (['vllm', 'native'] as const).map((engine) => {
+    (['vllm', 'native', 'llamacpp'] as const).map((engine) => {
       const { device, engine: own } = fitCpu(engine, cpuStart, log, evaluations(800));
-      return [engine, { constants: { device: rounded(device), engine: rounded(own) }, source: cpuSource }];
+      return [
+        engine,
+        { constants: { device: rounded(device), engine: rounded(own) }, source: cpuSources[engine] },
+      ];
     }),
   );
 }

@@ -95,7 +95,7 @@ const cpuStandIns: Readonly<Partial<Record<SimulatedEngine, SimulatedEngine>>> =
   vllm: 'vllm',
   sglang: 'vllm',
   native: 'native',
-  llamacpp: 'native',
+  llamacpp: 'llamacpp',
 };
 
 /**

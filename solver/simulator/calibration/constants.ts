@@ -183,10 +183,42 @@ export const cpuConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuCo
         attention_memory: 1,
       },
     },
-    source:
-      'vLLM 0.32 and the native engine on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
+    source: 'vLLM 0.32 on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
   },
   native: {
+    constants: {
+      device: {
+        gemm_compute: 0.8,
+        gemm_compute_narrow: 0.6,
+        gemm_memory: 0.506,
+        gemm_pad_rows: 1.29,
+        gemm_sharpness: 3,
+        gemm_s: 0.000005,
+        attention_compute: 0.45,
+        attention_memory: 0.95,
+        elementwise_memory: 0.7,
+        ring_s: 0.000015,
+        ring_hop_s: 0.000002,
+        ring_bandwidth: 0.6,
+        ring_bandwidth_many: 0.75,
+      },
+      engine: {
+        layer_s: 0.0000316,
+        step_s: 0.002,
+        sequence_s: 8.1e-8,
+        prompt_token_s: 5e-7,
+        prompt_step_s: 0.001,
+        request_s: 0.01,
+        one_shot_s: 0.000008,
+        expert_compute: 0.6,
+        expert_memory: 0.6,
+        attention_memory: 1,
+      },
+    },
+    source:
+      'the native engine with its own kernels on two cores of an AMD EPYC (Zen 4, AVX-512 BF16 and VNNI, no AMX), shape of Llama-3.2-1B',
+  },
+  llamacpp: {
     constants: {
       device: {
         gemm_compute: 0.217,
@@ -217,7 +249,7 @@ export const cpuConstants: Readonly<Partial<Record<SimulatedEngine, Fitted<CpuCo
       },
     },
     source:
-      'vLLM 0.32 and the native engine on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
+      'the native engine with ggml’s kernels on two cores of an AMD EPYC (Zen 5, AVX-512 BF16, no AMX), shape of Qwen3-0.6B',
   },
 };
 
