@@ -197,7 +197,8 @@ export class OpenAiHandler {
       this.#refuse(arrival, new HpcserveError('E_REQUEST_MEDIA_TYPE', { what }));
       return;
     }
-    limits.admit(key, (refusal, reservation) => {
+    const isSmall = (announcedBytes(request) ?? Number.POSITIVE_INFINITY) <= smallBody_bytes;
+    limits.admit(key, isSmall, (refusal, reservation) => {
       if (response.destroyed) limits.release(reservation);
       else if (refusal) this.#refuse(arrival, refusal);
       else this.#readBody({ ...arrival, reservation, hold: bodies.hold(key.id) });

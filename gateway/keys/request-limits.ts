@@ -8,10 +8,16 @@ import type { KeyLimits, Reservation } from './key-limits.ts';
  */
 export interface RequestLimits {
   /**
-   * Takes a request of a key in before its body is read, or says why not.
+   * Takes a request of a key in before its body is read, or says why not; where it is small, that may be said when
+   * tokens are reserved.
+   * @param isSmall its body comes with it, or next
    * @param then not called again; the reservation is absent where the key has no limits
    */
-  admit(key: ApiKey, then: (refusal: HpcserveError | undefined, held: Reservation | undefined) => void): void;
+  admit(
+    key: ApiKey,
+    isSmall: boolean,
+    then: (refusal: HpcserveError | undefined, held: Reservation | undefined) => void,
+  ): void;
   /** Holds tokens for a request that was taken in, or says why not; see `KeyLimits.reserve`. */
   reserve(
     key: ApiKey,
@@ -35,6 +41,7 @@ export class OwnLimits implements RequestLimits {
 
   admit(
     key: ApiKey,
+    _isSmall: boolean,
     then: (refusal: HpcserveError | undefined, held: Reservation | undefined) => void,
   ): void {
     let held: Reservation | undefined;

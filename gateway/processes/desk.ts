@@ -131,7 +131,7 @@ export class Desk {
     this.#demanded.clear();
   }
 
-  #admit([, number, key_id]: Asked<'admit'>): void {
+  #admit([, number, key_id, tokens]: Asked<'admit'>): void {
     const { keys, keyLimits } = this.#services;
     this.#answer('admitted', number, key_id, (verdict) => {
       const key = keys.valid(key_id);
@@ -142,6 +142,7 @@ export class Desk {
       const reservation = keyLimits.admit(key);
       if (!reservation) return;
       this.#reservations.set(number, reservation);
+      if (tokens !== undefined) keyLimits.reserve(key, reservation, tokens);
       verdict.held = true;
     });
   }

@@ -64,7 +64,8 @@ export type ToPrimary =
   | ['connected']
   /** Of so many clients the connection has ended. */
   | ['disconnected', count: number]
-  | ['admit', reservation: number, key_id: string]
+  /** With tokens, they are reserved as well, or it is not let in. */
+  | ['admit', reservation: number, key_id: string, tokens?: number]
   | ['reserve', reservation: number, tokens: number]
   | ['release', reservation: number]
   | ['charge', charge: number, session_id: string]

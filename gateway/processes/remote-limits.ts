@@ -10,6 +10,8 @@ export class RemoteReservation implements Reservation {
   readonly key_id: string;
   tokens = 0;
   settled = false;
+  /** The primary has been asked. */
+  asked = false;
 
   constructor(number: number, key_id: string) {
     this.number = number;
@@ -18,8 +20,8 @@ export class RemoteReservation implements Reservation {
 }
 
 /**
- * The limits of keys where the primary counts for all workers: two questions for each request of a key that has limits,
- * none for others.
+ * The limits of keys where the primary counts for all workers: one question for each request of a key that has limits,
+ * two where its body is large, none for others.
  */
 export class RemoteLimits implements RequestLimits {
   readonly #post: (message: ToPrimary) => void;
@@ -35,16 +37,23 @@ export class RemoteLimits implements RequestLimits {
 
   admit(
     key: ApiKey,
+    isSmall: boolean,
     then: (refusal: HpcserveError | undefined, held: RemoteReservation | undefined) => void,
   ): void {
     if (!isLimited(key)) {
       then(undefined, undefined);
       return;
     }
-    const number = ++this.#last;
-    this.#ask(key, number, ['admit', number, key.id], ({ refusal, held }) => {
+    const reservation = new RemoteReservation(++this.#last, key.id);
+    // What is read in a moment is asked for once, when it is known how many tokens it may use.
+    if (isSmall) {
+      then(undefined, reservation);
+      return;
+    }
+    reservation.asked = true;
+    this.#ask(key, reservation.number, ['admit', reservation.number, key.id], ({ refusal, held }) => {
       if (refusal) then(HpcserveError.fromJSON(refusal), undefined);
-      else then(undefined, held ? new RemoteReservation(number, key.id) : undefined);
+      else then(undefined, held ? reservation : undefined);
     });
   }
 
@@ -55,16 +64,16 @@ export class RemoteLimits implements RequestLimits {
     then: (refusal: HpcserveError | undefined) => void,
   ): void {
     reservation.tokens = tokens;
-    const { number } = reservation;
-    this.#ask(key, number, ['reserve', number, tokens], ({ refusal }) =>
-      then(refusal && HpcserveError.fromJSON(refusal)),
-    );
+    const { number, asked, key_id } = reservation;
+    reservation.asked = true;
+    const question: ToPrimary = asked ? ['reserve', number, tokens] : ['admit', number, key_id, tokens];
+    this.#ask(key, number, question, ({ refusal }) => then(refusal && HpcserveError.fromJSON(refusal)));
   }
 
   release(reservation: RemoteReservation | undefined): void {
     if (!reservation || reservation.settled) return;
     reservation.settled = true;
-    this.#post(['release', reservation.number]);
+    if (reservation.asked) this.#post(['release', reservation.number]);
   }
 
   rateHeaders({ id, settings }: ApiKey): [name: string, value: string][] {
