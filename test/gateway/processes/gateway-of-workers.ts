@@ -76,7 +76,11 @@ export class GatewayOfWorkers {
     const replica = await TestSession.start(registry, () => undefined, { metadata: { devices } });
     replica.load = { max_sequences: 64 };
     const process = new GatewayProcess(config);
-    const endpoint = await process.listening();
+    // One that is too late must not live on without its test.
+    const endpoint = await process.listening().catch(async (error: unknown) => {
+      await process.end('SIGKILL');
+      throw error;
+    });
     const started = new GatewayOfWorkers(folder, config, registry, replica, process, endpoint);
     // Each worker has its own way to the replica; until it is open, requests there wait for it.
     const { key } = await started.newKey();
