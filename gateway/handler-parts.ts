@@ -24,7 +24,7 @@ import type { WorkloadMeter } from './workload/workload-meter.ts';
 /** Longest expected wait where the config says nothing of it. */
 const waitDefault_s = 120;
 
-export function waitMax_s({ wait_max_s = waitDefault_s }: GatewayConfig): number {
+function waitMax_s({ wait_max_s = waitDefault_s }: GatewayConfig): number {
   return wait_max_s;
 }
 

@@ -14,6 +14,7 @@ const config: KnipConfig = {
     'test/reporter.ts',
     'test/**/*.test.ts',
     // Started by tests or by people, as programs of their own.
+    'test/agent/fixture-engine.mjs',
     'test/gateway/login/oidc-provider-process.mjs',
     'test/gateway/trace/salt-opener.ts',
     'test/ledger/writer.ts',

@@ -43,10 +43,11 @@ export function processesOf(text: string | undefined): number | undefined {
 export function coresFor(
   processes: number,
   cores: number,
-): { one: number[]; several: number[]; load: number[]; hasCores: boolean } {
+): { processes: number; one: number[]; several: number[]; load: number[]; hasCores: boolean } {
   const all = Array.from({ length: cores }, (_, core) => core);
-  if (cores < processes + 2) return { one: all, several: all, load: all, hasCores: false };
+  if (cores < processes + 2) return { processes, one: all, several: all, load: all, hasCores: false };
   return {
+    processes,
     one: all.slice(-1),
     several: all.slice(-(processes + 1)),
     load: all.slice(0, -(processes + 1)),

@@ -75,12 +75,7 @@ export async function openStage(
   closers: Closers,
   processes?: number,
 ): Promise<GatewayStage> {
-  const cores = availableParallelism();
-  if (cores < 2)
-    throw new Error('the gateway bench needs two cores: one for the proxy, one for load and upstream');
-  const placed = processes === undefined ? undefined : coresFor(processes, cores);
-  const proxyCores = placed?.one ?? [cores - 1];
-  const loadCores = placed?.load ?? Array.from({ length: cores - 1 }, (_, core) => core);
+  const { placed, proxyCores, loadCores } = placeOnCores(processes);
   const start = starter(folder, programs, closers);
   const mesh_folder = join(folder, 'mesh');
   const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
@@ -121,16 +116,8 @@ export async function openStage(
   const key = await makeKey(origin, config, { ...keySettings, providers: [provider.id] });
   const models = ['bench', ...Object.values(pacedModels)];
   await untilServed(origin, key, models);
-  let several: GatewayStage['several'];
-  if (processes !== undefined && placed) {
-    // Keys are of the site: both gateways take them.
-    const at = join(folder, 'several');
-    const of = writeGatewayConfig(at, mesh_folder, provider_key_file, await freePort(), processes);
-    const started = await start('the gateway', placed.several, gatewayCommand(of), of.port);
-    const originOf = `http://127.0.0.1:${of.port}`;
-    several = { ...started, url: originOf + chatPath, processes };
-    await untilServed(originOf, key, models);
-  }
+  const several = placed && (await startSeveral(start, folder, { mesh_folder, provider_key_file }, placed));
+  if (several) await untilServed(new URL(several.url).origin, key, models);
   return {
     several,
     hasCores: placed?.hasCores ?? true,
@@ -149,6 +136,31 @@ export async function openStage(
     start,
     startGateway,
   };
+}
+
+function placeOnCores(processes: number | undefined) {
+  const cores = availableParallelism();
+  if (cores < 2)
+    throw new Error('the gateway bench needs two cores: one for the proxy, one for load and upstream');
+  const placed = processes === undefined ? undefined : coresFor(processes, cores);
+  return {
+    placed,
+    proxyCores: placed?.one ?? [cores - 1],
+    loadCores: placed?.load ?? Array.from({ length: cores - 1 }, (_, core) => core),
+  };
+}
+
+/** A gateway of several processes on the mesh and with the keys of another one. */
+async function startSeveral(
+  start: Start,
+  folder: string,
+  { mesh_folder, provider_key_file }: { mesh_folder: string; provider_key_file: string },
+  { several, processes }: ReturnType<typeof coresFor>,
+): Promise<RunningProxy & { processes: number }> {
+  const at = join(folder, 'several');
+  const config = writeGatewayConfig(at, mesh_folder, provider_key_file, await freePort(), processes);
+  const started = await start('the gateway', several, gatewayCommand(config), config.port);
+  return { ...started, url: `http://127.0.0.1:${config.port}${chatPath}`, processes };
 }
 
 function gatewayCommand({ gateway_folder }: GatewayConfig): string[] {

@@ -11,7 +11,7 @@ export interface Endpoint {
 }
 
 /** A client that hears nothing for so long gives up. Lower: an engine that is only slow counts as lost. */
-export const silence_ms = 60_000;
+const silence_ms = 60_000;
 
 /** One greedy answer of a fixed length, read from its beginning until it ends in whatever way. */
 export class LiveStream {
