@@ -43,9 +43,13 @@ export class WorkerProcess {
   #has_ended = false;
   /** Connections of clients that it has, or is about to have. */
   #connections = 0;
-  /** Those that it is given one after the other: Node closes the one that is on its way to a process that dies. */
+  /** Those that it is given, one after the other. */
   #giving: GivenConnection[] = [];
-  #is_giving = false;
+  /**
+   * The one that it is given now, which stays open here until the worker has it: of a connection that is on its way to a
+   * process that dies, Node says nothing, and leaves it open. Node may keep it back until it knows of the one before.
+   */
+  #given: { connection: GivenConnection; is_sent: boolean } | undefined;
   /** How far it has taken changes of keys. */
   #took_keys = 0;
   readonly #waiting = new Set<() => void>();
@@ -80,7 +84,8 @@ export class WorkerProcess {
         requests.destroy(new Error('the worker is gone'));
         this.#desk.close();
         for (const then of this.#waiting) then();
-        events.ended(how, this.#giving);
+        const kept = this.#leftOfGiven();
+        events.ended(how, [...kept, ...this.#giving]);
         resolve();
       };
       child.once('error', (error) => {
@@ -161,14 +166,24 @@ export class WorkerProcess {
 
   #giveNext(): void {
     // Where it dies before it is given the others, another one has them.
-    if (this.#is_giving || !this.#child.connected) return;
-    const next = this.#giving.shift();
-    if (!next) return;
-    const [name, socket] = next;
-    this.#is_giving = true;
-    this.#child.send({ name }, socket, { keepOpen: false }, (error) => {
+    if (this.#given || !this.#child.connected) return;
+    const connection = this.#giving.shift();
+    if (!connection) return;
+    const [name, socket] = connection;
+    const given = { connection, is_sent: false };
+    this.#given = given;
+    this.#child.send({ name }, socket, { keepOpen: true }, (error) => {
+      given.is_sent = true;
       if (error) socket.destroy();
     });
+  }
+
+  /** What it had not been sent. Of what it was sent, it may have read the beginning: that is the client's to send again. */
+  #leftOfGiven(): GivenConnection[] {
+    if (!this.#given) return [];
+    if (!this.#given.is_sent) return [this.#given.connection];
+    this.#given.connection[1].destroy();
+    return [];
   }
 
   #take(message: ToPrimary, events: WorkerProcessEvents): void {
@@ -179,7 +194,8 @@ export class WorkerProcess {
         events.ready();
         break;
       case 'connected':
-        this.#is_giving = false;
+        this.#given?.connection[1].destroy();
+        this.#given = undefined;
         this.#giveNext();
         break;
       case 'disconnected':
