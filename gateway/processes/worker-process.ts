@@ -46,8 +46,8 @@ export class WorkerProcess {
   /** Those that it is given, one after the other. */
   #giving: GivenConnection[] = [];
   /**
-   * The one that it is given now, which stays open here until the worker has it: of a connection that is on its way to a
-   * process that dies, Node says nothing, and leaves it open. Node may keep it back until it knows of the one before.
+   * The one that it is given now, which stays open here until the worker has it: of a connection that is on its way to
+   * a process that dies, Node says nothing, and leaves it open. Node may keep it back until it knows of the one before.
    */
   #given: { connection: GivenConnection; is_sent: boolean } | undefined;
   /** How far it has taken changes of keys. */
@@ -178,7 +178,7 @@ export class WorkerProcess {
     });
   }
 
-  /** What it had not been sent. Of what it was sent, it may have read the beginning: that is the client's to send again. */
+  /** What it had not been sent. Of what it was sent it may have read the beginning, so that is ended. */
   #leftOfGiven(): GivenConnection[] {
     if (!this.#given) return [];
     if (!this.#given.is_sent) return [this.#given.connection];
