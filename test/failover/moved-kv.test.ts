@@ -172,17 +172,16 @@ describe('answers of a node that ends', () => {
     way: string,
     peer: Partial<MovesReport['peers'][number]>,
   ): Promise<void> {
-    // Opening a fabric takes a second or two where other tests run beside this one.
-    const slow: Partial<LaunchSpec> = { emulated_step_ms: 50, ...launch };
+    // Opening a fabric takes seconds where other tests run beside this one: the answer would take 20 s to its end here.
+    const from = await start([native()], { emulated_step_ms: 150, ...launch }, '25');
     // Both ends are as the case has it: the one that is left over from the case before goes first.
-    const from = await start([native()], slow);
     await workerOf(from);
     here.process.kill('SIGTERM');
     await here.ended;
     await gateway.untilServing('m', 1, 45_000);
     const reading = await ask();
     expect(reading.session).toBe(await workerOf(from));
-    here = await start([native()], slow);
+    here = await start([native()], launch);
     const to = await workerOf(here);
     await gateway.untilServing('m', 2, 45_000);
     await reading.after(disturbed_after);
