@@ -107,7 +107,7 @@ function hpcserve(...argv: string[]): Promise<CommandResult> {
   return cluster.runAs('user', [...hpcserveProgram, ...argv], {
     cwd: folder,
     env: { HOME: folder, HPCSERVE_SITE: join(folder, 'mixed.yaml') },
-    timeout_ms: 180_000,
+    timeout_ms: 330_000,
   });
 }
 
@@ -270,7 +270,7 @@ describe('a plan for several kinds of nodes', () => {
       'plan.json',
       '--json',
       '--timeout',
-      '150s',
+      '300s',
     );
     expect(deployed.code, deployed.stderr + deployed.stdout).toBe(0);
     const state = JSON.parse(
@@ -287,7 +287,7 @@ describe('a plan for several kinds of nodes', () => {
       const gpus = /gres\/gpu[^=]*=(\d+)/.exec(stdout.replaceAll(/gres:gpu:\w+:/g, 'gres/gpu='))?.[1] ?? '0';
       expect(Number(gpus)).toBe(planned.devices_per_node.count);
     }
-  }, 200_000);
+  }, 360_000);
 
   it('is confirmed device by device', async () => {
     const report = await statusOf('shop');
