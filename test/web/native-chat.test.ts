@@ -2,6 +2,7 @@
 import { join } from 'node:path';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { packageRoot } from '../../host/package-root.ts';
 import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { Site, unitOf } from '../agent/support.ts';
@@ -24,12 +25,18 @@ describe.skipIf(!chromiumFile)(`the dashboard before a native model${needed}`, (
     const model_path = join(site.folder, 'tiny.gguf');
     await synthesize({ path: model_path, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
     const unit = { engine: 'native' as const, model_path, context_tokens: 2048, kv_tokens: 8192 };
+    const guide = { engine: 'native' as const, model_path: join(packageRoot, 'examples/guide.gguf') };
     // So slow that one can press a button before the answer ends.
-    await site.start([unitOf({ name: 'tiny', max_sequences: 4, batch_invariant: true }, unit)], {
-      emulated_step_ms: 20,
-    });
+    await site.start(
+      [
+        unitOf({ name: 'tiny', max_sequences: 4, batch_invariant: true }, unit),
+        unitOf({ name: 'guide', max_sequences: 4 }, { ...guide, context_tokens: 1024, kv_tokens: 4096 }),
+      ],
+      { emulated_step_ms: 20 },
+    );
     gateway = await gatewayOf(site);
     await gateway.untilServing('tiny', 1);
+    await gateway.untilServing('guide', 1);
     proxy = await prefixProxy('/portal/llm', gateway.url);
     browser = await openBrowser();
     watched = await openPage(browser, `${proxy.url}/`);
@@ -45,8 +52,19 @@ describe.skipIf(!chromiumFile)(`the dashboard before a native model${needed}`, (
 
   const answer = () => page.locator('.message.assistant').last();
 
-  it('answers with tokens that are counted', async () => {
+  it('answers with the settings that it opens with, however short the context is', async () => {
     await page.getByRole('link', { name: 'Chat' }).first().click();
+    await page.getByLabel('Model').selectOption('guide');
+    await page.getByLabel('Message').fill('What is hpcserve?');
+    await page.keyboard.press('Enter');
+    await expect.poll(() => answer().locator('footer').textContent()).toMatch(/guide · on .* answer tokens/);
+    expect(await answer().locator('.markdown').textContent()).toContain('language models on Slurm clusters');
+    await picture(page, 'guide-chat');
+    await page.getByRole('button', { name: 'New' }).click();
+    await page.getByLabel('Model').selectOption('tiny');
+  });
+
+  it('answers with tokens that are counted', async () => {
     await page.getByRole('button', { name: 'Parameters' }).click();
     await page.getByLabel('Most tokens').fill('24');
     await page.getByLabel('Seed').fill('7');

@@ -43,7 +43,7 @@ export const settings = new Store<Settings>({
   system: '',
   temperature: '',
   top_p: '',
-  max_tokens: '1024',
+  max_tokens: '',
   seed: '',
 });
 /** Ends the answer that comes; undefined where none does. */
