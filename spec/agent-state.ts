@@ -89,6 +89,8 @@ export interface SessionState {
   limits?: EngineLimits | undefined;
   /** Of a device worker, by model that serves: bytes of the weights by layout; see `EngineStats`. */
   layouts?: Readonly<Record<string, Readonly<Record<string, number>>>> | undefined;
+  /** Of a device worker, by model whose weights are streamed: bytes of the device's arena that they go through. */
+  arenas?: Readonly<Record<string, number>> | undefined;
   /** Of a device worker, by model that it coordinates the pipeline of: what batches take at each stage. */
   stage_times?: Readonly<Record<string, readonly StageTime[]>> | undefined;
   /**

@@ -194,6 +194,11 @@ export interface EngineStats {
   kv_tokens_total: number;
   kv_tokens_used: number;
   weight_bytes: number;
+  /**
+   * The weights lie in host memory, and are streamed through an arena of so many bytes of the device, which models
+   * share; absent: they lie on the device.
+   */
+  arena_bytes?: number | undefined;
   /** Bytes of the weights by ggml's name of their layout, which says whose kernels multiply (`PACKED_*`: ours). */
   layouts: Readonly<Record<string, number>>;
   /** Whether answers are bit-identical in any batch. */

@@ -58,6 +58,8 @@ export const unitSchema = z.strictObject({
       device_bytes: z.int().min(0),
       /** Of these, KV. */
       kv_bytes: z.int().min(0),
+      /** Of these, what its weights are streamed through, together with other models there; absent: they are not. */
+      arena_bytes: z.int().min(1).optional(),
       /** `device_bytes` as a share of the device's declared memory, 0 to 1. */
       share: z.number().min(0),
     })
@@ -110,7 +112,10 @@ export const launchSchema = z.strictObject({
    * Absent: those that its agent may run on.
    */
   cores: z.array(z.int().min(0)).min(1).optional(),
-  /** What the plan gave the job of the memory of each node, bytes; absent where the memory is that of GPUs. */
+  /**
+   * What the plan gave the job of the memory of each node, but for the page cache of files that weights are streamed
+   * from, bytes; absent where the memory is that of GPUs.
+   */
   memory_bytes_per_node: z.int().positive().optional(),
   units: z.array(unitSchema),
   /** The rendezvous folder of the mesh. */

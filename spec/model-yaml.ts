@@ -138,7 +138,7 @@ const timeoutsSchema = z.strictObject({
     ),
 });
 
-export const modelSchema = z.strictObject({
+const modelShape = z.strictObject({
   name: servedName.describe('The name clients put into "model".'),
   aliases: z
     .array(servedName)
@@ -261,6 +261,12 @@ export const modelSchema = z.strictObject({
     .describe(
       'KV cache over all sequences, in tokens (native, llama.cpp). Default: max_sequences × context_tokens, as far as memory allows; other engines take what the plan gives them of the memory.',
     ),
+  weights: z
+    .enum(['resident', 'streamed'])
+    .default('resident')
+    .describe(
+      'Where weights lie while a model serves. resident: on its device. streamed: in host memory, from where they go through an arena of a few layers with every step: slower tokens, little memory of the device, and a switch between such models loads nothing (native engine, one device a replica; see docs/streaming.md).',
+    ),
   latency_sensitivity: z
     .number()
     .positive()
@@ -331,7 +337,21 @@ export const modelSchema = z.strictObject({
       'Replicas by demand, beginning with `replicas`; over several sites for all of them together; see docs/lifetimes.md. Default: always `replicas`.',
     ),
 });
+export const modelSchema = modelShape
+  .refine(({ weights, parallel }) => weights === 'resident' || isOneDevice(parallel), {
+    error:
+      'streamed weights go through the memory of one device: parallel must be 1, or weights be resident, where a replica is split',
+    path: ['weights'],
+  })
+  .refine(({ weights, latency_sensitivity }) => weights === 'resident' || latency_sensitivity === 1, {
+    error: 'it would have no effect: streamed weights are never loaded',
+    path: ['latency_sensitivity'],
+  });
 export type ModelSpec = z.infer<typeof modelSchema>;
+
+function isOneDevice({ tensor, pipeline }: z.infer<typeof parallelSchema>): boolean {
+  return pipeline === 1 && (tensor === 1 || tensor === 'auto');
+}
 
 /** Slurm settings of one deployment; each overrides the site's default of the same name. */
 export const slurmOverridesSchema = z.strictObject({

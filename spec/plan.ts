@@ -226,6 +226,8 @@ export interface PlannedLaunch {
   };
   cpus_per_node: number;
   memory_bytes_per_node: number;
+  /** Of these, what files that weights are streamed from may have in the page cache; absent: nothing is streamed. */
+  page_cache_bytes?: number;
   /** Absent: no limit is asked for, the partition's own default holds. */
   time_limit_s?: number;
   /** Beyond what the plan has: `hpcserve backfill` put it on idle nodes, and nobody replaces it when it ends. */
@@ -246,6 +248,8 @@ export interface PlannedModel {
   context_tokens: number;
   kv_tokens: number;
   kv_bytes: number;
+  /** Its weights are streamed through so many bytes of a device; absent: they lie there. */
+  arena_bytes?: number;
   workload: PlannedWorkload;
   /** Replicas that are alike, by where they run. */
   groups: PlannedGroup[];

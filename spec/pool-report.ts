@@ -13,7 +13,7 @@ const pooledModelSchema = z.object({
   kv_bytes_budget: bytes,
 });
 
-/** Weights, reusable, KV, scratch, lost and free bytes add up to `pool_bytes`. */
+/** Weights, reusable, KV, scratch, arena, lost and free bytes add up to `pool_bytes`. */
 export const poolReportSchema = z.object({
   pool_bytes: bytes,
   /** Tensors that instances use. */
@@ -24,6 +24,8 @@ export const poolReportSchema = z.object({
   kv_bytes: bytes,
   /** Intermediate results of engines. */
   scratch_bytes: bytes,
+  /** What weights are streamed through; absent: none are. */
+  arena_bytes: bytes.optional(),
   /** Of loads that hang: never used again. */
   lost_bytes: bytes,
   free_bytes: bytes,

@@ -32,6 +32,8 @@ export interface NativeModel {
   kernels?: KernelsOption;
   /** α of Tangram's Equation 2: how much a second of loading it matters; absent: 1, as every other model. */
   latency_sensitivity?: number;
+  /** Absent: they lie on the device. */
+  weights?: 'streamed';
   /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
   pipeline?: PipelinePlace;
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
@@ -46,6 +48,8 @@ export type ToWorker =
       threads: number;
       /** Of the device's memory pool, at most: weights and KV caches of all its models. */
       pool_bytes: number;
+      /** Of the pool, what weights are streamed through; absent: none are. */
+      arena_bytes?: number;
       /** Cores of the device, where they are its own; the worker's threads stay on them. */
       cores?: number[];
       library_dir?: string;
@@ -95,6 +99,7 @@ export type FromWorker =
       precision?: string;
       /** Of one that serves: see `EngineStats`. */
       layouts?: EngineStats['layouts'];
+      arena_bytes?: EngineStats['arena_bytes'];
       error?: ErrorJson;
     }
   | { type: 'load_report'; models: ModelLoad[] }

@@ -9,6 +9,8 @@ import type { ProfileStore } from './profile-store.ts';
 export interface ModelsOptions {
   threads: number;
   pool_bytes: number;
+  /** See `ComputeThreadOptions`. */
+  arena_bytes?: number | undefined;
   /** Where hashes of tensors are kept; absent: files do not share tensors. */
   hash_dir?: string;
   /** See `DevicePoolOptions`. */

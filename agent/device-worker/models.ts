@@ -175,7 +175,8 @@ export class Models {
     const kernels = config.kernels ?? 'auto';
     const { pipeline } = config;
     const part = pipeline ? `, ${pipeline.stages} stages from ${pipeline.begin} to ${pipeline.end}` : '';
-    const how = `${kv_type}${invariant}${part}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
+    const streamed = config.weights === 'streamed' ? ', weights streamed' : '';
+    const how = `${kv_type}${invariant}${part}${streamed}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
     const file = { name, path: config.model_path };
     const profile = this.#profiles?.read(file, how);
     const lengths = this.#lengths?.read(file);
@@ -198,6 +199,7 @@ export class Models {
       },
     };
     if (slo) message.slo = slo;
+    if (config.weights === 'streamed') message.streamed = true;
     if (config.pipeline) {
       const { begin, end } = config.pipeline;
       message.pipeline = config.pipeline;
@@ -441,6 +443,7 @@ export class Models {
           state: 'serving',
           precision: message.info.file_type,
           layouts: message.stats.layouts,
+          arena_bytes: message.stats.arena_bytes,
         });
         return;
       case 'load_failed':

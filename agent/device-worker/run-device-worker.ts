@@ -137,6 +137,7 @@ class DeviceWorker {
     const models = new Models({
       threads,
       pool_bytes,
+      arena_bytes: message.arena_bytes,
       ggml_device: message.ggml_device,
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,

@@ -141,6 +141,7 @@ export class WorkerLog {
       load_s: Number(load_s.toFixed(3)),
       load_bytes_per_s: load_s > 0 ? Math.round(bytes / load_s) : undefined,
       weight_bytes: stats?.weight_bytes,
+      arena_bytes: stats?.arena_bytes,
       layouts: stats?.layouts,
       batch_invariant: stats?.batch_invariant,
       kv_tokens: stats?.kv_tokens_total,

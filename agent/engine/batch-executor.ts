@@ -36,6 +36,8 @@ export interface BatchExecutor {
   readonly storage: KvStorage;
   /** What all stages have KV for, where that is known to be less than was asked for. */
   readonly kv_tokens_max: number;
+  /** See `EngineStats`. */
+  readonly arena_bytes?: number;
   /** Of a pipeline: what its stages take. */
   readonly stages?: readonly StageTime[];
 

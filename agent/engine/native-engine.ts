@@ -163,6 +163,7 @@ export class NativeEngine implements Engine, ChangingSequences {
       kv_tokens_total: this.#kvTokensMax,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#whole.weight_bytes,
+      arena_bytes: this.#executor.arena_bytes,
       layouts: this.#whole.layouts,
       batch_invariant: this.#whole.batch_invariant,
       kv_bytes: this.#kvTokensMax * this.#whole.kv.token_bytes,
@@ -320,7 +321,7 @@ export class NativeEngine implements Engine, ChangingSequences {
 
   /** Blocks for a sequence that is computed elsewhere. @param scope see `SequenceRequest.cache_scope` */
   openArrival(scope: string | undefined): ArrivingKv {
-    return new ArrivingKv(this.#executor.stage.kv, this.#blocks, scope);
+    return new ArrivingKv(this.kv, this.#blocks, scope);
   }
 
   /** A detached sequence does not go on here: it has gone on elsewhere, or ends. */

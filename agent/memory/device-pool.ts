@@ -28,6 +28,17 @@ export interface DevicePoolOptions extends WeightPoolOptions {
   populate?: boolean;
 }
 
+/** A range of the pool; see `DevicePool.reserve`. */
+export interface Reservation {
+  readonly offset: number;
+  readonly bytes: number;
+  /** Nobody uses it any more. */
+  give(): void;
+}
+
+/** A page of a direct read. */
+const reservation_alignment_bytes = 4096;
+
 /**
  * The unified memory pool of one device (Tangram §3): weights, KV caches and intermediate results of all its models lie
  * in one memory, and one list of regions says where. Belongs to the thread that computes.
@@ -35,7 +46,7 @@ export interface DevicePoolOptions extends WeightPoolOptions {
 export class DevicePool {
   readonly memory: PoolMemory;
   readonly store: ReuseStore;
-  readonly #backend: Backend;
+  readonly backend: Backend;
   readonly #regions: RegionList<PoolOwner>;
   readonly #weights: WeightPool;
   readonly #caches = new Set<PoolCache>();
@@ -43,7 +54,7 @@ export class DevicePool {
 
   /** @throws HpcserveError E_NATIVE_MEMORY */
   constructor(backend: Backend, options: DevicePoolOptions) {
-    this.#backend = backend;
+    this.backend = backend;
     this.memory = backend.openPool(options.pool_bytes);
     try {
       if (options.populate) this.memory.populate();
@@ -83,7 +94,7 @@ export class DevicePool {
    */
   open(options: EngineOptions, use: ModelUse = {}, beside: LoadBeside = 'nobody'): EngineOpening {
     const file = this.#files.open(options.model_path);
-    return new EngineOpening(options, this.#memoryOf(options, use), beside, this.#backend, file);
+    return new EngineOpening(options, this.#memoryOf(options, use), beside, this.backend, file);
   }
 
   /**
@@ -93,7 +104,7 @@ export class DevicePool {
    */
   openStage(options: EngineOptions, use: ModelUse, beside: LoadBeside, kv: LayerKv): StageOpening {
     const file = this.#files.open(options.model_path);
-    return new StageOpening(options, { ...this.#memoryOf(options, use), kv }, beside, this.#backend, file);
+    return new StageOpening(options, { ...this.#memoryOf(options, use), kv }, beside, this.backend, file);
   }
 
   /** The KV of a pipeline's stages here. */
@@ -108,7 +119,7 @@ export class DevicePool {
 
   /** Kernels that are wrong on this device, of those that loads needed so far. */
   get kernels_left_out(): readonly HpcserveError[] {
-    return this.#backend.kernels_left_out;
+    return this.backend.kernels_left_out;
   }
 
   /** Weights of one engine. */
@@ -134,7 +145,7 @@ export class DevicePool {
     return {
       open: () =>
         new PooledScratch(
-          this.#backend,
+          this.backend,
           this.memory,
           (bytes) =>
             this.#regions.allocate(bytes, owner) ??
@@ -142,6 +153,18 @@ export class DevicePool {
           (region) => this.#regions.free(region),
         ),
     };
+  }
+
+  /**
+   * A part of the pool for its owner alone, whatever lies there: tensors that nobody uses go for it.
+   * @returns undefined where there is no room for it
+   */
+  reserve(bytes: number, use: 'arena' | 'scratch', model: string): Reservation | undefined {
+    const owner = { kind: 'reserved', use, model } as const;
+    const alignment = Math.max(reservation_alignment_bytes, this.memory.alignment_bytes);
+    const region =
+      this.#regions.allocate(bytes, owner, alignment) ?? this.#takeByForce(bytes, alignment, owner);
+    return region && { offset: region.offset, bytes: region.bytes, give: () => this.#regions.free(region) };
   }
 
   /** S and S′ of Equation 3: bytes of a model in the pool, and how many of them are there. */
@@ -164,9 +187,9 @@ export class DevicePool {
 
   report(): PoolReport {
     const { active_bytes, reusable_bytes, kv_bytes, scratch_bytes, lost_bytes, ...rest } = this.store.stats();
-    const { pool_bytes, free_bytes, largest_free_bytes, regions } = rest;
+    const { pool_bytes, arena_bytes, free_bytes, largest_free_bytes, regions } = rest;
     const resident_bytes = this.memory.resident_bytes;
-    return {
+    const report: PoolReport = {
       pool_bytes,
       weights_bytes: active_bytes,
       reusable_bytes,
@@ -187,6 +210,8 @@ export class DevicePool {
         kv_bytes_budget: user?.budget_bytes ?? 0,
       })),
     };
+    if (arena_bytes > 0) report.arena_bytes = arena_bytes;
+    return report;
   }
 
   /**

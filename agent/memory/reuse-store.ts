@@ -17,8 +17,11 @@ export type PoolOwner = StoredTensor | ReservedRegion;
 
 export interface ReservedRegion {
   readonly kind: 'reserved';
-  /** `lost`: a load that hangs may still write to it. `gap`: between two buffers, nobody's. */
-  readonly use: 'kv' | 'scratch' | 'lost' | 'gap';
+  /**
+   * `arena`: weights are streamed through it. `lost`: a load that hangs may still write to it. `gap`: between two
+   * buffers, nobody's.
+   */
+  readonly use: 'kv' | 'scratch' | 'arena' | 'lost' | 'gap';
   readonly model: string;
 }
 
@@ -42,6 +45,8 @@ export interface StoreStats {
   kv_bytes: number;
   /** Intermediate results of engines. */
   scratch_bytes: number;
+  /** Of weights that are streamed. */
+  arena_bytes: number;
   /** Of loads that hang. */
   lost_bytes: number;
   /** Between buffers. */
@@ -223,6 +228,7 @@ export class ReuseStore {
       reusable_bytes: 0,
       kv_bytes: 0,
       scratch_bytes: 0,
+      arena_bytes: 0,
       lost_bytes: 0,
       gap_bytes: 0,
     };

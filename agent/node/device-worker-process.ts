@@ -63,6 +63,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   readonly model_errors = new Map<string, HpcserveError>();
   notices: readonly HpcserveError[] = [];
   layouts: Readonly<Record<string, Readonly<Record<string, number>>>> = {};
+  arenas: Readonly<Record<string, number>> = {};
   stage_times: StageTimes | undefined;
   engine_version: string | undefined;
   moves: MovesReport | undefined;
@@ -233,8 +234,9 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.#update(name, change);
   }
 
-  #modelChanged({ name, state, precision, layouts, error }: Received<'model'>): void {
+  #modelChanged({ name, state, precision, layouts, arena_bytes, error }: Received<'model'>): void {
     if (state === 'serving') this.#has_served = true;
+    if (arena_bytes !== undefined) this.arenas = { ...this.arenas, [name]: arena_bytes };
     if (layouts !== undefined) this.layouts = { ...this.layouts, [name]: layouts };
     const change: Partial<SessionModel> = { state };
     if (precision !== undefined) change.precision = precision;
@@ -267,7 +269,12 @@ export class DeviceWorkerProcess implements ServingProcess {
       return;
     }
     this.#send({ type: 'load', model: nativeModel(unit, this.#context) });
-    this.#update(unit.model.name, { state: 'loading', bytes_loaded: 0, bytes_total: unit.weight_bytes });
+    const change: Partial<SessionModel> = { state: 'loading' };
+    if (unit.model.weights === 'resident') {
+      change.bytes_loaded = 0;
+      change.bytes_total = unit.weight_bytes;
+    }
+    this.#update(unit.model.name, change);
   }
 
   #update(name: string, change: Partial<SessionModel>): void {
@@ -357,6 +364,8 @@ function configurationOf(context: ProcessContext, socket_path: string): ToWorker
       stall_ms: 1000 * Math.min(...group.units.map(({ model }) => model.timeouts.stall_s)),
     },
   };
+  const arena_bytes = Math.max(0, ...group.units.map(({ memory }) => memory?.arena_bytes ?? 0));
+  if (arena_bytes > 0) message.arena_bytes = arena_bytes;
   const manifest_file = manifestOf(context);
   if (manifest_file !== undefined) message.manifest_file = manifest_file;
   if (library_dir !== undefined) message.library_dir = library_dir;
@@ -402,6 +411,7 @@ function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
   };
   if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;
   if (Object.keys(model.slo).length > 0) native.slo = model.slo;
+  if (model.weights === 'streamed') native.weights = 'streamed';
   const pipeline = stagePlace(unit, describeDevices(context), dirname(context.runtime_folder));
   if (pipeline) native.pipeline = pipeline;
   return native;

@@ -36,16 +36,18 @@ export function poolSize_bytes(context: PoolContext, total_bytes = totalmem()): 
  * @throws HpcserveError E_POOL_FULL
  */
 export function checkPool(
-  { model, weight_bytes }: UnitSpec,
+  { model, weight_bytes: all_bytes, memory }: UnitSpec,
   context: PoolContext,
   total_bytes = totalmem(),
 ): void {
   const pool_bytes = poolSize_bytes(context, total_bytes);
+  const arena_bytes = memory?.arena_bytes;
+  const weight_bytes = arena_bytes ?? all_bytes;
   if (weight_bytes <= pool_bytes) return;
   const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
   const { memory_limit_bytes, planned_memory_bytes, sharing } = context;
   throw new HpcserveError('E_POOL_FULL', {
-    what: `the model ${model.name} has ${gib(weight_bytes)} of weights, and the memory pool of its device ${gib(pool_bytes)}`,
+    what: `the model ${model.name} ${arena_bytes === undefined ? `has ${gib(weight_bytes)} of weights` : `streams its weights through ${gib(arena_bytes)}`}, and the memory pool of its device has ${gib(pool_bytes)}`,
     because: [
       ...(isAccelerator(context)
         ? context.group.devices.map(

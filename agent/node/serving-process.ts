@@ -55,6 +55,8 @@ export interface ServingProcess {
   readonly limits?: EngineLimits | undefined;
   /** Of native models that serve, by name: bytes of their weights by layout. */
   readonly layouts?: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  /** Of native models whose weights are streamed, by name: bytes of the arena that they share. */
+  readonly arenas?: Readonly<Record<string, number>>;
   /** Of native models whose pipelines it coordinates, by name. */
   readonly stage_times?: StageTimes | undefined;
   /** Memory of its processes as it began to serve; absent until that is known. */

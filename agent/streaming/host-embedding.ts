@@ -1,4 +1,4 @@
-import { closeSync, openSync, readSync } from 'node:fs';
+import { readSync } from 'node:fs';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, memoryAt } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
@@ -9,6 +9,8 @@ import { stageOperators } from '../engine/operators.ts';
 import { Stage } from '../engine/stage.ts';
 import { planWeights } from '../engine/weight-plan.ts';
 import type { LoadedWeights } from '../engine/weights.ts';
+import { headerVersion } from '../memory/file-version.ts';
+import { OpenModelFile } from '../memory/load/open-model-file.ts';
 
 /**
  * The embedding of a model whose weights are streamed. A batch needs a row a token of it: these are read from the file,
@@ -16,20 +18,21 @@ import type { LoadedWeights } from '../engine/weights.ts';
  */
 export class HostEmbedding {
   readonly #stage: Stage;
-  readonly #descriptor: number;
+  readonly #source: OpenModelFile;
   readonly #path: string;
   readonly #offset_bytes: number;
   readonly #row_bytes: number;
   readonly #n_embd: number;
   readonly #rows: Uint8Array;
 
-  /** @param rows_max of a batch @throws HpcserveError E_ENGINE_MODEL, E_NATIVE_MEMORY */
+  /** @param rows_max of a batch @throws HpcserveError E_ENGINE_MODEL, E_NATIVE_MEMORY, E_POOL_LOAD */
   constructor(ggml: Ggml, file: ModelFile, rows_max: number) {
     const backend = cpuBackend(ggml);
     const range = { begin: 0, end: 1 };
     const plan = planWeights(file.gguf, file.model, stageOperators(file.model.n_layer, range), 'ggml');
     const embedding = plan.embedding!;
     const [part] = embedding.parts;
+    const version = headerVersion(file.gguf);
     this.#n_embd = file.model.n_embd;
     this.#path = file.gguf.path;
     this.#offset_bytes = part!.offset_bytes;
@@ -66,7 +69,7 @@ export class HostEmbedding {
       range,
       weights,
     });
-    this.#descriptor = openSync(this.#path, 'r');
+    this.#source = new OpenModelFile(version, false);
   }
 
   /** @returns shape [rows, n_embd], valid until the next call @throws HpcserveError E_POOL_LOAD */
@@ -74,12 +77,14 @@ export class HostEmbedding {
     tokens.forEach((token, row) => {
       const into = this.#rows.subarray(row * this.#row_bytes, (row + 1) * this.#row_bytes);
       const at = this.#offset_bytes + token * this.#row_bytes;
-      if (readSync(this.#descriptor, into, 0, this.#row_bytes, at) === this.#row_bytes) return;
+      if (readSync(this.#source.descriptor, into, 0, this.#row_bytes, at) === this.#row_bytes) return;
       throw new HpcserveError('E_POOL_LOAD', {
         what: `${this.#path} ended within its embedding`,
         because: `byte ${at} was asked for and is not there`,
       });
     });
+    // Layers that were brought before the file changed may not meet rows of another one.
+    this.#source.check();
     const rows = Int32Array.from(tokens, (_, row) => row);
     const segments = [
       { past_tokens: 0, rows: rows.length, blocks: [], output: 'all' as const, logits: false },
@@ -88,7 +93,7 @@ export class HostEmbedding {
   }
 
   free(): void {
-    closeSync(this.#descriptor);
+    this.#source.close();
     this.#stage.free();
   }
 }

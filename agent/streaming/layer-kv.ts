@@ -20,6 +20,10 @@ class LayerKv implements KvStorage {
     return this.#whole.buffer;
   }
 
+  bufferOf(matrix: number): Pointer {
+    return this.#whole.bufferOf?.(this.#first + matrix) ?? this.#whole.buffer;
+  }
+
   get slab_rows(): number {
     return this.#whole.slab_rows;
   }

@@ -11,7 +11,6 @@ import { stageOperators } from '../engine/operators.ts';
 import { Stage } from '../engine/stage.ts';
 import { stageOptions } from '../engine/stage-options.ts';
 import { planWeights } from '../engine/weight-plan.ts';
-import { arenaScratch } from './arena-scratch.ts';
 import { HostEmbedding } from './host-embedding.ts';
 import { layerKv } from './layer-kv.ts';
 import { PartStream } from './part-stream.ts';
@@ -24,6 +23,10 @@ export interface StreamingEngineOptions {
   resident_bytes?: number;
   /** Absent: memory of its own. */
   kv?: KvSource;
+  /** A part is there and was computed. */
+  on_part?: () => void;
+  /** It is closed. */
+  on_closed?: () => void;
 }
 
 interface LayerPart {
@@ -81,8 +84,19 @@ export function openStreamingEngine(
     const embedding = new HostEmbedding(arena.backend.ggml, file, rows_max);
     const on_free = (): void => {
       for (const offset of taken) arena.giveResident(offset);
+      more.on_closed?.();
     };
-    const executor = new StreamingExecutor({ arena, stream, embedding, kv, parts, rows_max, on_free });
+    const on_part = more.on_part ?? ((): void => undefined);
+    const executor = new StreamingExecutor({
+      arena,
+      stream,
+      embedding,
+      kv,
+      parts,
+      rows_max,
+      on_part,
+      on_free,
+    });
     return { engine: new NativeEngine(options, arena.backend, { file, executor }), executor };
   } catch (error) {
     for (const free of freed.reverse()) free();
@@ -130,7 +144,7 @@ function placeParts(
     throw new HpcserveError('E_NATIVE_MEMORY', {
       what: `${gguf.path} cannot be streamed through ${arena.ring.bytes} bytes`,
       because: `its largest layer has ${Math.max(...sizes)} bytes`,
-      try: 'make the arena larger: two layers at least, so that one comes while the other computes',
+      try: 'deploy again, so that the arena is planned for this file: two of its layers at least, so that one comes while the other computes',
     });
   for (const [index, { offset }] of ring.entries()) streamed[index]!.placeAt(arena.ring.offset + offset);
   return { resident, ring };
@@ -145,6 +159,6 @@ function openStage(
 ): Stage {
   // A part sees its own operators alone, so it cannot choose for all of them.
   const batch_invariant = options.batch_invariant ?? false;
-  const memory = { weights, kv: layerKv(kv.storage, 2 * layer), scratch: arenaScratch(arena) };
+  const memory = { weights, kv: layerKv(kv.storage, 2 * layer), scratch: arena.scratch };
   return new Stage(arena.backend, file, { ...stageOptions({ ...options, batch_invariant }, memory), range });
 }

@@ -5,6 +5,7 @@ import {
   whySlow,
 } from '../../solver/streaming/link-estimate.ts';
 import { mayBring, type RingPart } from '../../solver/streaming/ring-plan.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { TensorLoading } from '../memory/load/tensor-loading.ts';
 import type { PartWeights } from './part-weights.ts';
 import type { RingUser, StreamingArena } from './streaming-arena.ts';
@@ -92,6 +93,7 @@ export class PartStream implements RingUser {
       while (!load.advance(true));
     } catch (error) {
       this.#loads.delete(this.#computed);
+      if (error instanceof HpcserveError && error.details?.still_writing === true) this.#arena.lose(error);
       this.stop();
       throw error;
     }

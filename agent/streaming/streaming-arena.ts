@@ -1,7 +1,9 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { PoolMemory } from '../backend/pool-memory.ts';
-import { TensorLoader } from '../memory/load/tensor-loader.ts';
+import type { DevicePool, Reservation } from '../memory/device-pool.ts';
+import type { TensorLoader } from '../memory/load/tensor-loader.ts';
+import { ArenaScratch } from './arena-scratch.ts';
 
 /** A model whose weights go through the ring. */
 export interface RingUser {
@@ -16,59 +18,56 @@ export interface ArenaOptions {
   ring_bytes: number;
   /** For parts of models that stay, of all models together. */
   resident_bytes: number;
-  /** For results of graphs; a graph that needs more has memory of its own. */
-  scratch_bytes: number;
-  /** Threads that bring weights while others compute. */
+  /** Those of the loader, which bring weights while others compute. */
   copy_threads: number;
 }
 
 /**
- * The memory of a device for models that are larger than it. Weights stay in host memory: in the page cache of their
+ * A range of a device's pool for models that are larger than it. Weights stay in host memory: in the page cache of their
  * files, which all workers of a node share. One model streams at a time, and a switch to another costs nothing but what
- * was brought in advance for the one before.
+ * was brought in advance for the one before. Results of graphs lie elsewhere in the pool, those of all parts in one
+ * place (`ArenaScratch`).
  *
- *     [ results of graphs | ring, through which weights are streamed | parts that stay ]
+ *     [ ring, through which weights are streamed | parts that stay ]
  */
 export class StreamingArena {
   readonly backend: Backend;
   readonly memory: PoolMemory;
   readonly loader: TensorLoader;
+  readonly scratch: ArenaScratch;
+  readonly bytes: number;
   readonly ring: { offset: number; bytes: number };
   readonly copy_threads: number;
-  readonly #scratch_bytes: number;
+  readonly #place: Reservation;
   readonly #resident: { begin: number; end: number };
   /** Ranges that parts have, in the order of their offsets. */
   readonly #taken: { begin: number; end: number }[] = [];
   #streaming: RingUser | undefined;
+  /** A load hangs that may still write to the ring. */
+  #lost: HpcserveError | undefined;
 
-  /** @throws HpcserveError E_NATIVE_MEMORY */
-  constructor(backend: Backend, options: ArenaOptions) {
+  /**
+   * @param loader of the pool; it outlives the arena
+   * @throws HpcserveError E_POOL_FULL
+   */
+  constructor(pool: DevicePool, loader: TensorLoader, options: ArenaOptions) {
     const aligned = (bytes: number): number => Math.ceil(bytes / alignment_bytes) * alignment_bytes;
-    this.backend = backend;
+    const ring_bytes = aligned(options.ring_bytes);
+    this.bytes = ring_bytes + aligned(options.resident_bytes);
+    const place = pool.reserve(this.bytes, 'arena', 'models that are streamed');
+    if (!place) throw noArena(pool, this.bytes);
+    this.#place = place;
+    this.backend = pool.backend;
+    this.memory = pool.memory;
+    this.loader = loader;
+    this.scratch = new ArenaScratch(pool);
     this.copy_threads = options.copy_threads;
-    this.#scratch_bytes = aligned(options.scratch_bytes);
-    this.ring = { offset: this.#scratch_bytes, bytes: aligned(options.ring_bytes) };
-    const begin = this.ring.offset + this.ring.bytes;
-    this.#resident = { begin, end: begin + aligned(options.resident_bytes) };
-    this.memory = backend.openPool(this.#resident.end);
-    if (this.memory.gaps.length > 0) {
-      this.memory.free();
-      throw new HpcserveError('E_NATIVE_MEMORY', {
-        what: `an arena of ${this.#resident.end} bytes does not lie in one buffer of ${backend.description}`,
-        because: 'weights that are streamed go through one ring, and the device has no buffer of that size',
-        try: 'make the arena smaller',
-      });
-    }
-    this.loader = new TensorLoader(backend, this.memory, { threads: options.copy_threads });
+    this.ring = { offset: place.offset, bytes: ring_bytes };
+    this.#resident = { begin: place.offset + ring_bytes, end: place.offset + this.bytes };
   }
 
   get alignment_bytes(): number {
     return alignment_bytes;
-  }
-
-  /** Where results of graphs lie. */
-  get scratch(): { offset: number; bytes: number } {
-    return { offset: 0, bytes: this.#scratch_bytes };
   }
 
   /** @returns the offset of so many bytes that stay; undefined where there is no room for them */
@@ -90,8 +89,12 @@ export class StreamingArena {
     if (index >= 0) this.#taken.splice(index, 1);
   }
 
-  /** The ring is that model's from now on. What was brought for another one is given up. */
+  /**
+   * The ring is that model's from now on. What was brought for another one is given up.
+   * @throws HpcserveError E_POOL_LOAD: it can be nobody's any more
+   */
   turnTo(stream: RingUser): void {
+    if (this.#lost) throw this.#lost;
     if (this.#streaming === stream) return;
     this.#streaming?.stop();
     this.#streaming = stream;
@@ -109,12 +112,29 @@ export class StreamingArena {
     this.#streaming = undefined;
   }
 
+  /** A load of the ring hangs, and may write to it at any time: no model computes by it any more. */
+  lose(because: HpcserveError): void {
+    this.#lost = because;
+  }
+
   /** Once no model is open. */
-  async close(): Promise<void> {
-    await this.loader.close();
-    this.memory.free();
+  close(): void {
+    if (!this.#lost) this.#place.give();
   }
 }
 
 /** Of parts: what every pool asks of its regions, and a page of a direct read. */
 const alignment_bytes = 4096;
+
+function noArena({ store }: DevicePool, bytes: number): HpcserveError {
+  const mib = (of: number): string => `${(of / 2 ** 20).toFixed(0)} MiB`;
+  const { pool_bytes, active_bytes, kv_bytes, scratch_bytes, largest_free_bytes } = store.stats();
+  return new HpcserveError('E_POOL_FULL', {
+    what: `the memory pool has no room for an arena of ${mib(bytes)} that weights are streamed through`,
+    because: [
+      `it lies in one piece, and the largest free one has ${mib(largest_free_bytes)}`,
+      `of ${mib(pool_bytes)}, ${mib(active_bytes)} hold weights in use and ${mib(kv_bytes + scratch_bytes)} the KV caches and results of running models`,
+    ],
+    details: { missing_bytes: bytes, pool_bytes, active_bytes, kv_bytes, scratch_bytes },
+  });
+}

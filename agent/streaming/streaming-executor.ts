@@ -26,6 +26,8 @@ interface ExecutorParts {
   parts: readonly StreamedPart[];
   /** Rows of a batch at most. */
   rows_max: number;
+  /** A part was computed. */
+  on_part: () => void;
   /** Gives back what parts have of the arena. */
   on_free: () => void;
 }
@@ -76,6 +78,10 @@ export class StreamingExecutor implements BatchExecutor {
     return this.stage.model;
   }
 
+  get arena_bytes(): number {
+    return this.#own.arena.bytes;
+  }
+
   get storage(): KvStorage {
     return this.#own.kv.storage;
   }
@@ -95,7 +101,7 @@ export class StreamingExecutor implements BatchExecutor {
 
   /** @throws HpcserveError as `BatchExecutor`, and E_POOL_LOAD, E_MODEL_WEIGHTS: weights did not come */
   submit(batch: readonly PlannedSequence[]): void {
-    const { arena, stream, embedding, parts } = this.#own;
+    const { arena, stream, embedding, parts, on_part } = this.#own;
     const segments = batch.map(({ segment }) => segment);
     arena.turnTo(stream);
     stream.beginRound();
@@ -105,6 +111,7 @@ export class StreamingExecutor implements BatchExecutor {
       if (!resident) stream.awaitNext();
       result = stage.run({ segments, hidden });
       if (!resident) stream.release();
+      on_part();
       if (!stage.givesLogits) hidden = this.#kept(result.hidden.subarray(0, hidden.length));
     }
     this.#computed = { batch, result: result! };

@@ -5,6 +5,8 @@
 import { statSync } from 'node:fs';
 import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
+import { DevicePool } from '../../agent/memory/device-pool.ts';
+import { TensorLoader } from '../../agent/memory/load/tensor-loader.ts';
 import { openStreamingEngine } from '../../agent/streaming/open-streaming.ts';
 import { StreamingArena } from '../../agent/streaming/streaming-arena.ts';
 import { loadGgml } from '../../native/ggml.ts';
@@ -16,6 +18,8 @@ import { streamedModels } from './models.ts';
 const models = 8;
 /** Of the model: ring and what stays. */
 const arena_share = 0.25;
+/** More than results of graphs take. */
+const scratch_bytes = 64 * 2 ** 20;
 const copy_threads = 1;
 const compute_threads = 1;
 /** Sequences that decode together: arithmetic takes longer than copies, and copies longer. */
@@ -35,10 +39,14 @@ export const streamingBench: Bench = {
 async function run({ log }: BenchOptions): Promise<BenchResult[]> {
   const paths = await streamedModels(models, log);
   const arena_bytes = arena_share * statSync(paths[0]!).size;
-  const arena = new StreamingArena(cpuBackend(loadGgml()), {
+  const pool = new DevicePool(cpuBackend(loadGgml()), {
+    pool_bytes: arena_bytes + scratch_bytes,
+    threads: copy_threads,
+  });
+  const loader = new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
+  const arena = new StreamingArena(pool, loader, {
     ring_bytes: arena_bytes,
     resident_bytes: 0,
-    scratch_bytes: 64 * 2 ** 20,
     copy_threads,
   });
   try {
@@ -46,7 +54,9 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
     const steps = batches.flatMap((decoding) => throughput(paths[0]!, arena, decoding, log));
     return [...steps, switches(paths, arena, log)];
   } finally {
-    await arena.close();
+    arena.close();
+    await loader.close();
+    await pool.close();
   }
 }
 

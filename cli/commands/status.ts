@@ -25,6 +25,7 @@ import { moveLines } from '../format/moves.ts';
 import { describeOverSites } from '../format/over-sites.ts';
 import { prefixCacheLines } from '../format/prefix-cache.ts';
 import { formatBytes, formatDuration } from '../format/quantities.ts';
+import { streamedLines } from '../format/streamed-weights.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { fittedTable } from '../format/table.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
@@ -167,7 +168,14 @@ function render(
     const confirmed = confirmationLines(report, textWidth(context), whole);
     lines.push(...confirmed.map(({ text, alarming }) => (alarming ? style('red', text, colour) : text)));
     if (whole)
-      for (const part of [limitLines, kernelLines, prefixCacheLines, moveLines, expectationLines])
+      for (const part of [
+        limitLines,
+        kernelLines,
+        streamedLines,
+        prefixCacheLines,
+        moveLines,
+        expectationLines,
+      ])
         lines.push(...part(report, textWidth(context)));
   }
   return lines;

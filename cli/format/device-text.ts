@@ -81,6 +81,7 @@ function memoryLines(
     reusable_bytes,
     kv_bytes,
     scratch_bytes,
+    arena_bytes = 0,
     lost_bytes,
     free_bytes,
     largest_free_bytes,
@@ -90,6 +91,7 @@ function memoryLines(
     ['+', 'reusable', reusable_bytes],
     ['=', 'KV', kv_bytes],
     ['~', 'scratch', scratch_bytes],
+    ...(arena_bytes > 0 ? [['>', 'streamed weights', arena_bytes] as [string, string, number]] : []),
     ...(lost_bytes > 0 ? [['!', 'lost', lost_bytes] as [string, string, number]] : []),
     ['.', 'free', free_bytes],
   ];

@@ -155,9 +155,14 @@ function modelSentences(model: PlannedModel, slo: ModelSpec['slo'] = {}): string
       (predicted.length > 0 ? `; its replicas can take ${rate(most)}` : ''),
     `SLO: TTFT ${milliseconds(slo.ttft_ms ?? defaultSlo.ttft_ms)}, TPOT ${milliseconds(slo.tpot_ms ?? defaultSlo.tpot_ms)}` +
       (slo.ttft_ms === undefined && slo.tpot_ms === undefined ? ' (the default)' : ''),
-    `memory of a replica: ${formatBytes(model.weight_bytes)} of weights, ${formatBytes(model.kv_bytes)} of KV cache for ${model.kv_tokens} tokens; context ${model.context_tokens} tokens`,
+    `memory of a replica: ${weightWords(model)}, ${formatBytes(model.kv_bytes)} of KV cache for ${model.kv_tokens} tokens; context ${model.context_tokens} tokens`,
     ...model.reasons,
   ];
+}
+
+function weightWords({ weight_bytes, arena_bytes }: PlannedModel): string {
+  if (arena_bytes === undefined) return `${formatBytes(weight_bytes)} of weights`;
+  return `${formatBytes(arena_bytes)} through which ${formatBytes(weight_bytes)} of weights are streamed`;
 }
 
 function rate(per_s: number): string {

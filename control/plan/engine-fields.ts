@@ -39,6 +39,7 @@ export const fieldEffects = {
   max_sequences: 'any',
   prefill_chunk_tokens: ['native', ...servers, 'llama.cpp'],
   kv_tokens: ['native', 'llama.cpp'],
+  weights: ['native'],
   latency_sensitivity: ['native'],
   batch_invariant: ['native'],
   kernels: ['native'],

@@ -49,6 +49,8 @@ export interface UnitStatus {
   limits?: EngineLimits;
   /** Bytes of a native model's weights by their layout, which says whose kernels multiply. */
   layouts?: Readonly<Record<string, number>>;
+  /** Its weights are streamed, through so many bytes of its device that all such models there share. */
+  arena_bytes?: number;
   /** A wrapped engine that waits in host memory while another has their device. */
   asleep?: true | undefined;
   /** Of its device worker: answers that moved with their KV, and came so. */
@@ -261,6 +263,7 @@ function unitStatus(
     load_bytes_per_s: model?.load_bytes_per_s,
     limits: session?.limits,
     layouts: session?.layouts?.[unit.model.name],
+    arena_bytes: session?.arenas?.[unit.model.name],
     asleep: session?.asleep === true ? (true as const) : undefined,
     moves: session?.moves,
     prefix_cache: session?.prefix_caches?.[unit.model.name],

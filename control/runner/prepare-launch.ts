@@ -57,7 +57,9 @@ export function describeLaunch(
     emulated_step_ms: device.emulated_step_ms,
     device_memory_bytes: device.memory_bytes > 0 ? device.memory_bytes : undefined,
     cpu_devices_per_node: cpuDevicesOf(planned),
-    memory_bytes_per_node: isOnCpu ? planned.memory_bytes_per_node : undefined,
+    memory_bytes_per_node: isOnCpu
+      ? planned.memory_bytes_per_node - (planned.page_cache_bytes ?? 0)
+      : undefined,
     units: planned.units,
     mesh_folder: store.layout.mesh_folder,
     launch_folder,

@@ -138,13 +138,16 @@ function trimmed(launch: PlannedLaunch, units: readonly UnitSpec[]): PlannedLaun
   const devices = devicesOf(units).sort((a, b) => a - b);
   const share = devices.length / devicesOf(launch.units).length;
   const { count } = launch.devices_per_node;
-  return {
+  const kept: PlannedLaunch = {
     ...launch,
     devices_per_node: { ...launch.devices_per_node, count: count === 0 ? 0 : devices.length },
     cpus_per_node: Math.max(1, Math.ceil(launch.cpus_per_node * share)),
     memory_bytes_per_node: Math.ceil(launch.memory_bytes_per_node * share),
     units: units.map((unit) => ({ ...unit, first_device: devices.indexOf(unit.first_device) })),
   };
+  if (launch.page_cache_bytes !== undefined)
+    kept.page_cache_bytes = Math.floor(launch.page_cache_bytes * share);
+  return kept;
 }
 
 function renamed(launch: PlannedLaunch, names: Set<string>): PlannedLaunch {

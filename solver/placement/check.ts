@@ -83,7 +83,10 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
   const limit = launch.time_limit_s;
   if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
     faults.push(`${limit} s of wall time of ${offer.time_limit_max_s}`);
-  const taken = new Map<number, { model: string; native: boolean; sleeps: boolean; bytes: number }[]>();
+  const taken = new Map<
+    number,
+    { model: string; native: boolean; sleeps: boolean; bytes: number; arena_bytes: number }[]
+  >();
   for (const unit of launch.units) {
     const model = question.models.find(({ spec }) => spec.name === unit.model.name);
     if (model === undefined) {
@@ -110,22 +113,29 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     if (heads !== undefined && heads % unit.tensor !== 0)
       faults.push(`${unit.unit} divides ${heads} heads by ${unit.tensor}`);
     const kv_bytes = unit.kv_tokens * kvBytesPerToken(unit.engine, model, unit.model.precision);
-    const bytes = (unit.weight_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
+    const arena_bytes = model.spec.weights === 'streamed' ? (unit.memory?.arena_bytes ?? 0) : 0;
+    if (model.spec.weights === 'streamed' && (arena_bytes === 0 || unit.engine !== 'native'))
+      faults.push(`${unit.unit} has no arena for its weights`);
+    const resident_bytes = arena_bytes > 0 ? 0 : unit.weight_bytes;
+    const bytes = (resident_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);
       const sharers = taken.get(device) ?? [];
       const sleeps = canSleep(unit.engine, unit.model);
-      sharers.push({ model: unit.model.name, native: unit.engine === 'native', sleeps, bytes });
+      const native = unit.engine === 'native';
+      sharers.push({ model: unit.model.name, native, sleeps, bytes, arena_bytes });
       taken.set(device, sharers);
     }
   }
   for (const [device, sharers] of taken) {
     // Of engines that sleep one is awake.
     const inTurns = sharers.every(({ sleeps }) => sleeps);
-    const bytes = inTurns
+    const own_bytes = inTurns
       ? Math.max(...sharers.map((each) => each.bytes))
       : sharers.reduce((sum, each) => sum + each.bytes, 0);
+    // Models whose weights are streamed have one arena.
+    const bytes = own_bytes + Math.max(...sharers.map((each) => each.arena_bytes));
     if (bytes > offer.devices.memory_bytes)
       faults.push(`device ${device}: ${Math.ceil(bytes)} bytes of ${offer.devices.memory_bytes}`);
     if (sharers.length === 1) continue;

@@ -11,11 +11,12 @@ import {
 import { engineFeatures } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 import { type Allocation, devicesTaken } from './allocation.ts';
+import { onRealGpu } from './engine-choice.ts';
 import { type LatencyEstimator, uncalibrated } from './latency-estimator.ts';
 import { workloadOf } from './model-facts.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
-import type { UnitMemory } from './unit-memory.ts';
+import { formatGib, type UnitMemory } from './unit-memory.ts';
 
 /** Runners-up that are listed: more are noise. */
 const runners_up_max = 6;
@@ -50,7 +51,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     const emulated = devices.emulated ? ', emulated on CPU' : '';
     return `${allocated.replicas} on ${node_kind} (${devices.model}${emulated}${splitWords(option)})`;
   });
-  return {
+  const planned: PlannedModel = {
     model: model.spec.name,
     engine: first.engine,
     reasons: [
@@ -67,6 +68,8 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     groups,
     runners_up: replicas === 0 ? [] : runnersUp({ model, options, placed }, about),
   };
+  if (first.memory.arena_bytes !== undefined) planned.arena_bytes = first.memory.arena_bytes;
+  return planned;
 }
 
 /** What one replica takes, where that is more than a device. */
@@ -234,6 +237,11 @@ function isBoundedByMemory(
   return context_tokens < trained_context_tokens && context_tokens !== context_tokens_default;
 }
 
+/** What a node has for the page cache beside a replica: on CPUs the replica is in the same memory. */
+function fileRoom_bytes(offer: PlacementOption['offer'], { bytes_per_device }: UnitMemory): number {
+  return offer.memory_bytes - (onRealGpu(offer) ? 0 : bytes_per_device);
+}
+
 /** What a person should know of a model's placement before it is deployed. */
 export function placementWarnings(
   planned: PlannedModel,
@@ -242,7 +250,11 @@ export function placementWarnings(
 ): string[] {
   const { name, slo } = model.spec;
   const warnings: string[] = [];
-  for (const { memory, offer, engine, device_note } of placed.keys()) {
+  for (const { memory, offer, engine, device_note, weight_bytes } of placed.keys()) {
+    if (memory.arena_bytes !== undefined && weight_bytes > fileRoom_bytes(offer, memory))
+      warnings.push(
+        `${name} on ${offer.node_kind}: host memory does not hold all of its ${formatGib(weight_bytes)} of weights: what is missing is read from its file with every step`,
+      );
     if (device_note !== undefined && !offer.devices.emulated)
       warnings.push(`${offer.node_kind}: ${device_note}`);
     if (memory.kv_tokens < memory.kv_tokens_wanted)

@@ -8,7 +8,8 @@ import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { LatencyModel } from '../simulator/latency.ts';
-import { workloadOf } from './model-facts.ts';
+import { hostLink } from '../streaming/host-link.ts';
+import { streamingOf, workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
 /** Engines by whose constants they are predicted; those without their own are taken for the most similar. */
@@ -154,7 +155,7 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
   const { model, shape } = option;
   if (shape === undefined) return undefined;
   const precision = weightPrecisionIfKnown(option.precision);
-  return {
+  const config: ReplicaConfig = {
     model: precision === undefined ? shape : { ...shape, weights: precision },
     ...placesOf(option),
     engine: simulatedAs[option.engine],
@@ -165,4 +166,7 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
     kv_bits: kvBits(option.engine, model, option.precision),
     max_batched_tokens: option.batch.batched_tokens,
   };
+  if (option.memory.arena_bytes !== undefined)
+    config.streamed_s = streamingOf(model).step_bytes / hostLink(option.device).bytes_per_s;
+  return config;
 }

@@ -14,10 +14,12 @@ import { type EngineDefaults, engineDefaults } from '../catalog/engine-defaults.
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
+import { hostLink } from '../streaming/host-link.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { stagesOnKind } from './kind-stages.ts';
+import { streamingOf } from './model-facts.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
 import type { StageCut, StagePlan } from './stage-plan.ts';
 import {
@@ -190,6 +192,7 @@ function optionWith(
       `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
     );
   if (cut !== undefined) reasons.push(cut.reason);
+  reasons.push(...streamingReasons(way, memory));
   if (pipeline < stages_max)
     reasons.push(
       `it begins with ${pipeline} ${pipeline === 1 ? 'stage' : 'stages'}, and its job has ${deviceCount} devices: the keeper gives it up to ${stages_max} stages as requests come`,
@@ -323,6 +326,7 @@ function memoryOf(
     const { weight_bytes, precision: name } = precision;
     const split: ReplicaSplit = { tensor, pipeline, weight_bytes, precision: name, programs_bytes };
     if (cut !== undefined) split.shares = cut.shares;
+    if (model.spec.weights === 'streamed') split.arena_bytes = streamingOf(model).arena_bytes;
     return sizeUnit(model, engine, offer.devices, split, settings, defaults);
   };
   const usual = sized(false);
@@ -341,6 +345,17 @@ function memoryOf(
     because: `needs ${formatGib(needed)} of host memory (replica and node agent); a job may have ${formatGib(offer.memory_bytes)}`,
     numbers: { engine, needed, available: offer.memory_bytes },
   };
+}
+
+/** What streaming takes and costs, for people; nothing where weights lie on the device. */
+function streamingReasons({ device, model }: Way, { arena_bytes }: UnitMemory): string[] {
+  if (arena_bytes === undefined) return [];
+  const link = hostLink(device);
+  const { step_bytes } = streamingOf(model);
+  const least_ms = (1000 * step_bytes) / link.bytes_per_s;
+  return [
+    `weights: streamed: ${formatGib(step_bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step, which takes ${Math.ceil(least_ms)} ms at least (${link.name}, ${(link.bytes_per_s / 1e9).toFixed(0)} GB/s assumed)`,
+  ];
 }
 
 /** Where the native engine's stages are cut for these devices. */

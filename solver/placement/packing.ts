@@ -6,7 +6,10 @@ import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
 
 interface OpenDevice {
+  /** Without the arena. */
   bytes: number;
+  /** What weights are streamed through, of all models of the device. */
+  arena_bytes: number;
   /** Share of its time that its replicas are expected to compute. */
   time: number;
   models: string[];
@@ -32,6 +35,8 @@ interface OpenNode {
   units: UnitSpec[];
   threads_by_device: Map<number, number>;
   host_bytes: number;
+  /** Bytes of the files that weights are streamed from, by path: they are to stay in the page cache. */
+  streamed_files: Map<string, number>;
 }
 
 /**
@@ -77,10 +82,17 @@ export class Packing {
       count: option.nodes,
       cpus,
       time_limit_s: option.time_limit_s,
-      devices: Array.from({ length: devices }, () => ({ bytes: 0, time: 0, models: [], by: undefined })),
+      devices: Array.from({ length: devices }, () => ({
+        bytes: 0,
+        arena_bytes: 0,
+        time: 0,
+        models: [],
+        by: undefined,
+      })),
       units: [],
       threads_by_device: new Map(),
       host_bytes: 0,
+      streamed_files: new Map(),
     };
     take(option, unitOf(option, replica, replicas, 0), node, time);
     this.#nodes.push(node);
@@ -137,7 +149,7 @@ export class Packing {
         device.by === sharedBy(option) &&
         device.by !== 'one' &&
         !device.models.includes(name) &&
-        bytesWith(device, option) <= option.offer.devices.memory_bytes
+        fitsWith(device, option)
       );
     };
     for (let first = 0; first + option.device_count <= node.devices.length; first++) {
@@ -162,13 +174,22 @@ function sharedBy({ engine, model, device_count }: PlacementOption): 'native' | 
   return device_count === 1 && canSleep(engine, model.spec) ? 'turns' : 'one';
 }
 
-/** Of a device with one replica more: of engines that take turns one is awake, and the others leave a little there. */
+/** Of a device with one replica more, its arena left out: of engines that take turns one is awake, and the others leave a little there. */
 function bytesWith(device: OpenDevice, option: PlacementOption): number {
-  const bytes = option.memory.bytes_per_device;
+  const bytes = option.memory.bytes_per_device - arenaOf_bytes(option);
   if (sharedBy(option) !== 'turns') return device.bytes + bytes;
   if (device.models.length === 0) return bytes;
   const awake_bytes = device.bytes - asleep_bytes * (device.models.length - 1);
   return Math.max(awake_bytes, bytes) + asleep_bytes * device.models.length;
+}
+
+function fitsWith(device: OpenDevice, option: PlacementOption): boolean {
+  const arena_bytes = Math.max(device.arena_bytes, arenaOf_bytes(option));
+  return bytesWith(device, option) + arena_bytes <= option.offer.devices.memory_bytes;
+}
+
+function arenaOf_bytes({ memory }: PlacementOption): number {
+  return memory.arena_bytes ?? 0;
 }
 
 /** Memory of its node that a replica takes: all of it on CPUs, and the weights of an engine that sleeps. */
@@ -186,11 +207,13 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
   for (let index = first; index < first + devicesOnNode(option); index++) {
     const device = node.devices[index]!;
     device.bytes = bytesWith(device, option);
+    device.arena_bytes = Math.max(device.arena_bytes, arenaOf_bytes(option));
     device.time += time;
     device.models.push(option.model.spec.name);
     device.by = sharedBy(option);
   }
   node.host_bytes += hostMemory(option);
+  if (option.memory.arena_bytes !== undefined) node.streamed_files.set(unit.model_path, option.weight_bytes);
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);
 }
@@ -223,6 +246,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     memory: {
       device_bytes: option.memory.bytes_per_device,
       kv_bytes: option.memory.kv_bytes,
+      arena_bytes: option.memory.arena_bytes,
       share: option.memory.share,
     },
   };
@@ -239,7 +263,16 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const threads = [...node.threads_by_device.values()].reduce((sum, count) => sum + count, 0);
   const share = usedDevices / offer.devices.count;
   const real = onRealGpu(offer);
-  return {
+  const own_bytes = node.host_bytes + question.settings.host_overhead_bytes;
+  const memory_bytes = real
+    ? Math.max(Math.floor(offer.memory_bytes * share), node.host_bytes > 0 ? own_bytes : 0)
+    : Math.min(offer.memory_bytes, own_bytes);
+  const cached_bytes = [...node.streamed_files.values()].reduce((sum, bytes) => sum + bytes, 0);
+  const page_cache_bytes = Math.min(
+    Math.max(0, offer.memory_bytes - memory_bytes),
+    real ? Math.max(0, own_bytes + cached_bytes - memory_bytes) : cached_bytes,
+  );
+  const launch: PlannedLaunch = {
     node_kind: offer.node_kind,
     tier: offer.tier,
     partitions: question.partitions ?? offer.partitions,
@@ -253,15 +286,12 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
       emulated_step_ms: offer.devices.emulated_step_ms,
     },
     cpus_per_node: Math.min(offer.cpus, threads),
-    memory_bytes_per_node: real
-      ? Math.max(
-          Math.floor(offer.memory_bytes * share),
-          node.host_bytes > 0 ? node.host_bytes + question.settings.host_overhead_bytes : 0,
-        )
-      : Math.min(offer.memory_bytes, node.host_bytes + question.settings.host_overhead_bytes),
+    memory_bytes_per_node: memory_bytes + page_cache_bytes,
     time_limit_s: node.time_limit_s,
     units: closeGaps(node.units, node.devices),
   };
+  if (page_cache_bytes > 0) launch.page_cache_bytes = page_cache_bytes;
+  return launch;
 }
 
 /** A job is given only the devices it uses, counted from 0. */

@@ -19,7 +19,9 @@ export interface UnitMemory {
   kv_tokens_wanted: number;
   /** KV on each device of the replica. */
   kv_bytes: number;
-  /** Weights, KV and what the engine computes in, on each device of the replica. */
+  /** Its weights are streamed through so many bytes, which models of a device share; absent: they lie there. */
+  arena_bytes?: number;
+  /** Weights (or the arena), KV and what the engine computes in, on each device of the replica. */
   bytes_per_device: number;
   /** Of the device's declared memory, 0 to 1, rounded down to thousandths. */
   share: number;
@@ -40,6 +42,8 @@ export interface ReplicaSplit {
   precision: string;
   /** See `ownPrograms_bytes`. */
   programs_bytes: number;
+  /** Weights stay in host memory, and this is what a device has of them at a time; absent: all of them. */
+  arena_bytes?: number;
   /** What each stage holds, where stages are cut as we say; absent: all hold the same. */
   shares?: readonly StageShare[];
 }
@@ -106,7 +110,7 @@ export function sizeUnit(
   defaults: EngineDefaults = nativeDefaults,
 ): UnitMemory | MemoryShortage {
   const { spec } = model;
-  const { tensor, pipeline } = split;
+  const { tensor } = split;
   const least_context = leastContext(model);
   const onGpu = engine !== 'native' && device.kind !== 'cpu';
   const available = Math.floor(device.memory_bytes * (onGpu ? settings.wrapped_memory_fraction : 1));
@@ -114,7 +118,7 @@ export function sizeUnit(
   const sized: Sized = { engine, device, parts, available };
   const most = (tokens: number): number => Math.max(...parts.map((part) => part_bytes(part, tokens)));
   const least = Math.ceil(most(least_context));
-  if (least > available) return shortage(sized, least, least_context, tensor * pipeline, settings);
+  if (least > available) return shortage(sized, least, least_context, split, settings);
   const sequences = spec.max_sequences ?? nativeDefaults.max_sequences;
   const wanted = Math.max(least_context, spec.kv_tokens ?? sequences * least_context);
   const room = (working: number): number =>
@@ -131,7 +135,7 @@ export function sizeUnit(
   const kv_tokens = Math.max(context, takesAll ? roomy : Math.min(wanted, room(0)));
   const kv_bytes = Math.ceil(kv_tokens * Math.max(...parts.map(({ kv_per_token }) => kv_per_token)));
   const bytes_per_device = takesAll ? available : Math.min(available, Math.ceil(most(kv_tokens)));
-  return {
+  const memory: UnitMemory = {
     context_tokens: context,
     context_told: spec.context_tokens !== undefined || context < model.trained_context_tokens,
     kv_tokens,
@@ -140,6 +144,8 @@ export function sizeUnit(
     bytes_per_device,
     share: Math.floor((1000 * bytes_per_device) / device.memory_bytes) / 1000,
   };
+  if (split.arena_bytes !== undefined) memory.arena_bytes = split.arena_bytes;
+  return memory;
 }
 
 /** Tokens of the one sequence that a replica must hold at least. */
@@ -150,11 +156,14 @@ export function leastContext({ spec, trained_context_tokens }: PlacementModel): 
 function partsOf(
   model: PlacementModel,
   engine: ResolvedEngine,
-  { tensor, pipeline, weight_bytes, precision, programs_bytes, shares }: ReplicaSplit,
+  { tensor, pipeline, weight_bytes, precision, programs_bytes, arena_bytes, shares }: ReplicaSplit,
   settings: PlacementSettings,
 ): SizedPart[] {
   const n_layer = model.summary?.n_layer ?? pipeline;
-  const even: StageShare = { weight_bytes: weight_bytes / (tensor * pipeline), layers: n_layer / pipeline };
+  const even: StageShare = {
+    weight_bytes: arena_bytes ?? weight_bytes / (tensor * pipeline),
+    layers: n_layer / pipeline,
+  };
   return (shares ?? [even]).map(({ weight_bytes: weights, layers }) => ({
     weights,
     kv_per_token:
@@ -203,7 +212,7 @@ function shortage(
   { engine, device, parts, available }: Sized,
   needed: number,
   context: number,
-  deviceCount: number,
+  { tensor, pipeline, arena_bytes }: ReplicaSplit,
   settings: PlacementSettings,
 ): MemoryShortage {
   const { weights, kv_per_token, margin } = parts.reduce((largest, part) =>
@@ -215,7 +224,8 @@ function shortage(
     needed,
     available,
     because:
-      `needs ${formatGib(needed)} on each of ${deviceCount} device(s): weights ${formatGib(weights)}, ` +
+      `needs ${formatGib(needed)} on each of ${tensor * pipeline} device(s): ` +
+      `${arena_bytes === undefined ? 'weights' : 'an arena for streamed weights'} ${formatGib(weights)}, ` +
       `KV of one sequence of ${context} tokens ${formatGib(kv_per_token * context)}, margin ${formatGib(margin)}; ` +
       `${device.model} has ${formatGib(available)}${share}`,
   };

@@ -30,6 +30,8 @@ export interface ReplicaConfig {
   /** Instead of what memory allows. */
   kv_tokens?: number;
   chunked_prefill?: boolean;
+  /** Weights lie in host memory, and each step brings all of them in this time, while it computes. */
+  streamed_s?: number;
 }
 
 export interface ConfiguredReplica {
@@ -115,6 +117,7 @@ export function replicaOf(config: ReplicaConfig, role: BatchingLimits['role'] = 
       kv_bits,
       calibration,
       interconnect: config.interconnect ?? findInterconnect('slingshot-11'),
+      streamed_s: config.streamed_s,
     }),
     limits: {
       max_sequences,

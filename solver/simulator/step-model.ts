@@ -23,6 +23,8 @@ export interface StepModelInput {
   /** Bits of one element of the KV cache: 16, or 8. */
   kv_bits: number;
   calibration: Calibration;
+  /** See `ReplicaConfig`. */
+  streamed_s?: number | undefined;
 }
 
 /** Where the time of one step goes, in seconds. */
@@ -112,7 +114,9 @@ export class StepModel {
   /** Everything that depends on the number of tokens alone; `tokens` may be fractional (pipelines). */
   tokenTime_s(tokens: number): number {
     const index = Math.ceil(tokens);
-    return index > memoized_tokens ? sum(this.#tokenParts(tokens)) : this.#token_s.at(index);
+    const computed_s = index > memoized_tokens ? sum(this.#tokenParts(tokens)) : this.#token_s.at(index);
+    // Copies and products overlap: a step takes the longer of both.
+    return tokens > 0 ? Math.max(computed_s, this.input.streamed_s ?? 0) : computed_s;
   }
 
   /** The output matrix for `rows` sequences that sample a token. */

@@ -4,6 +4,7 @@ import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { StreamingShare } from '../../streaming/streamed-models.ts';
 import { monotonic_ms } from '../clock.ts';
 import { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
@@ -81,6 +82,7 @@ export class ComputeLoop {
     pool: () => DevicePool,
     settings: SharingSettings,
     step_ms_min = 0,
+    streaming?: StreamingShare,
   ) {
     this.#port = port;
     this.#pulse = words;
@@ -102,6 +104,7 @@ export class ComputeLoop {
       beat: () => this.#beat(pulseStates.loading),
       ask: (submission) => this.#submit(submission),
       ring: { signal: words, meanwhile: () => this.#serveStages() },
+      streaming,
     });
     this.#models = this.#lifecycle.models;
     this.#moves = new KvMoves(this.#models, this.#schedule, (message) => this.#send(message));
@@ -124,7 +127,7 @@ export class ComputeLoop {
       turned_ms = performance.now();
     }
     this.#moves.close();
-    this.#lifecycle.close();
+    await this.#lifecycle.close();
     this.#stages.close();
   }
 

@@ -2,6 +2,7 @@ import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from '
 import { compiledFile } from '../../../host/programs.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { streamingThreads } from '../../streaming/streamed-models.ts';
 import type { ComputeThreadData, DeviceFailed, FromCompute, ToCompute } from './messages.ts';
 import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
 
@@ -14,6 +15,8 @@ export interface ComputeThreadOptions {
   /** Of the device's memory pool. */
   threads: number;
   pool_bytes: number;
+  /** Of the pool, what weights are streamed through; absent: none are. */
+  arena_bytes?: number | undefined;
   /** Where hashes of tensors are kept. */
   hash_dir?: string;
   /** See `TensorLoaderOptions`. */
@@ -81,11 +84,14 @@ export class ComputeThread {
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {
     const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket, ggml_device } = options;
+    const { arena_bytes } = options;
     const pool: ComputeThreadData['pool'] = { threads, pool_bytes };
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
     if (hash_dir !== undefined) data.hash_dir = hash_dir;
     if (ggml_device !== undefined) data.ggml_device = ggml_device;
+    if (arena_bytes !== undefined)
+      data.streaming = { arena_bytes, ...streamingThreads(threads, ggml_device === undefined) };
     return new Worker(compiledFile('agent/device-worker/compute/main.js'), {
       workerData: data,
       transferList: [port],

@@ -9,7 +9,8 @@ import { DevicePool, type DevicePoolOptions } from '../../memory/device-pool.ts'
 import { ComputeLoop } from './compute-loop.ts';
 import type { ComputeThreadData } from './messages.ts';
 
-const { port, pulse, settings, step_ms_min, pool, hash_dir, ggml_device } = workerData as ComputeThreadData;
+const { port, pulse, settings, step_ms_min, pool, hash_dir, ggml_device, streaming } =
+  workerData as ComputeThreadData;
 let devicePool: DevicePool | undefined;
 // With the first model, so that what is wrong with it is told as that model's error.
 const poolOfDevice = (): DevicePool => {
@@ -21,6 +22,6 @@ const poolOfDevice = (): DevicePool => {
   devicePool = DevicePool.largest(backend, options);
   return devicePool;
 };
-await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min).run();
+await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min, streaming).run();
 await devicePool?.close();
 port.close();

@@ -22,6 +22,7 @@ import type { DevicePoolOptions } from '../../memory/device-pool.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
 import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../../pipeline/pipeline-place.ts';
+import type { StreamingShare } from '../../streaming/streamed-models.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
@@ -38,6 +39,7 @@ export interface ComputeThreadData {
   hash_dir?: string;
   /** See `ComputeThreadOptions`. */
   ggml_device?: string;
+  streaming?: StreamingShare;
 }
 
 /** A sequence as the compute thread gets it: plain data. */
@@ -102,6 +104,8 @@ export type ToCompute =
       options: Omit<EngineOptions, 'on_progress'>;
       /** It is one stage of a pipeline; absent: all of the model. */
       pipeline?: PipelinePlace;
+      /** Its weights stay in host memory. */
+      streamed?: true;
       /** Address of the llama_vocab that the main thread keeps open. */
       vocabulary: bigint;
       utf8: Utf8Tokens;

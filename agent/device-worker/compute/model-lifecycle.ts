@@ -5,6 +5,7 @@ import type { LoadBeside } from '../../engine/weights.ts';
 import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { RingSurroundings } from '../../pipeline/ring-port.ts';
+import { StreamedModels, type StreamingShare } from '../../streaming/streamed-models.ts';
 import { monotonic_ms } from '../clock.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
@@ -32,7 +33,12 @@ export interface LifecycleSurroundings {
   ring: RingSurroundings;
   /** A model serves: requests that waited for it are asked anew. */
   ask(submission: Submission): void;
+  /** Of models whose weights are streamed; absent: there are none. */
+  streaming?: StreamingShare | undefined;
 }
+
+/** What holds the arena, among names of models: none of them has a space. */
+const arena_holder = 'streamed weights';
 
 /** Decides how models come and go on the device, and moves them from state to state; see `WorkerModel`. */
 export class ModelLifecycle {
@@ -40,6 +46,7 @@ export class ModelLifecycle {
   readonly loads: ModelLoads;
   readonly refactorings: LiveRefactorings;
   readonly profiler = new ModelProfiler(this.models);
+  readonly #streamed: StreamedModels;
   readonly #residency = new WeightResidency(this.models);
   readonly #schedule: DeviceSchedule;
   readonly #pool: () => DevicePool;
@@ -64,7 +71,15 @@ export class ModelLifecycle {
       pool,
       send: (message) => around.send(message),
     });
+    this.#streamed = new StreamedModels(pool, around.streaming, {
+      beat: () => around.beat(),
+      held: (bytes) =>
+        bytes > 0
+          ? schedule.memory.hold(arena_holder, bytes, pool().memory.bytes)
+          : schedule.memory.letGo(arena_holder),
+    });
     this.loads = new ModelLoads(pool, this.models, {
+      stream: (name, options) => this.#streamed.open(name, options),
       ring: around.ring,
       send: (message) => around.send(message),
       beat: () => around.beat(),
@@ -206,9 +221,10 @@ export class ModelLifecycle {
   }
 
   /** Closes everything: the thread ends. */
-  close(): void {
+  async close(): Promise<void> {
     this.tellProfiles(true);
     for (const { name } of [...this.models]) this.models.remove(name);
+    await this.#streamed.close();
   }
 
   /** What the models do beside which another one loads. */

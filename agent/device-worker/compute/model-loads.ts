@@ -1,4 +1,4 @@
-import type { Engine, LoadProgress } from '../../../spec/engine-contract.ts';
+import type { Engine, EngineOptions, LoadProgress } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
@@ -26,6 +26,8 @@ export interface LoadSurroundings {
   loaded(load: WeightLoad): void;
   /** An engine is there. What it throws fails the load, and closes the engine. */
   opened(model: WorkerModel, engine: Engine): void;
+  /** Its weights stay in host memory. @throws HpcserveError as `StreamedModels.open` */
+  stream(name: string, options: EngineOptions): Opening;
   /** An engine over a pipeline is there; `opened` follows. */
   pipelineOpened(name: string, opened: CoordinatorEngine): void;
   /** It is over, without an engine. */
@@ -112,6 +114,7 @@ export class ModelLoads {
 
   #open({ name, message }: WorkerModel, beside: LoadBeside): Opening {
     const { latency_sensitivity, pipeline } = message;
+    if (message.streamed) return this.#around.stream(name, message.options);
     const options = { ...message.options, on_progress: this.#progressOf(name) };
     const use: ModelUse = { model: name, on_loaded: (load) => this.#around.loaded(load) };
     if (latency_sensitivity !== undefined) use.latency_sensitivity = latency_sensitivity;

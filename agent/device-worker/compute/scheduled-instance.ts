@@ -69,7 +69,8 @@ export function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats
     id: name,
     model: name,
     tokens_max,
-    weight_bytes: stats.weight_bytes,
+    // The arena is no model's own.
+    weight_bytes: stats.arena_bytes === undefined ? stats.weight_bytes : 0,
     kv_bytes: 0,
     kv_bytes_max: stats.kv_bytes,
     kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),

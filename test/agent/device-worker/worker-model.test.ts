@@ -147,6 +147,9 @@ class Loads {
     giveWay: () => false,
     loaded: () => undefined,
     pipelineOpened: () => undefined,
+    stream: () => {
+      throw new Error('nothing is streamed here');
+    },
     opened: (model) => {
       this.served.push(model.name);
       model.serve(new Held().serving);

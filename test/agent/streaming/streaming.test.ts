@@ -1,20 +1,20 @@
 /**
  * Models that are larger than their arena: the same bits as resident ones, whatever is brought, evicted and switched.
  */
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, utimesSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, rmSync, utimesSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
+import { DevicePool } from '../../../agent/memory/device-pool.ts';
+import { TensorLoader } from '../../../agent/memory/load/tensor-loader.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
 import { type ArenaOptions, StreamingArena } from '../../../agent/streaming/streaming-arena.ts';
-import { synthPresets } from '../../../native/synth/presets.ts';
-import type { SynthQuantization } from '../../../native/synth/quantization.ts';
-import { synthesize } from '../../../native/synth/synthesize.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import { engineOptions, type Generated, generate, prompt } from '../engine/support.ts';
 import { testBackend } from '../engine/test-backend.ts';
 import { codeOf, mib } from '../memory/support.ts';
+import { deepModel } from './support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-streaming-'));
 const open: { close(): void | Promise<void> }[] = [];
@@ -23,26 +23,14 @@ afterEach(async () => {
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** Six layers, so that four fit nowhere together. */
-async function deepModel(preset: string, quantization: SynthQuantization, seed = 1): Promise<string> {
-  const kept = join(tmpdir(), `hpcserve-test-models-${process.getuid?.() ?? 0}`);
-  mkdirSync(kept, { recursive: true, mode: 0o700 });
-  const path = join(kept, `deep-${preset}-${quantization}-${seed}.gguf`);
-  if (existsSync(path)) return path;
-  const partial = `${path}.${process.pid}`;
-  await synthesize({ path: partial, shape: { ...synthPresets[preset]!, n_layer: 6 }, quantization, seed });
-  renameSync(partial, path);
-  return path;
-}
-
 function newArena(more: Partial<ArenaOptions> = {}): StreamingArena {
-  const arena = new StreamingArena(testBackend(), {
-    ring_bytes: 2 * mib,
-    resident_bytes: 0,
-    scratch_bytes: 8 * mib,
-    copy_threads: 1,
-    ...more,
-  });
+  const options = { ring_bytes: 2 * mib, resident_bytes: 0, copy_threads: 1, ...more };
+  const pool_bytes = options.ring_bytes + options.resident_bytes + 16 * mib;
+  const pool = new DevicePool(testBackend(), { pool_bytes, threads: 1 });
+  open.push(pool);
+  const loader = new TensorLoader(pool.backend, pool.memory, { threads: 1 });
+  open.push(loader);
+  const arena = new StreamingArena(pool, loader, options);
   open.push(arena);
   return arena;
 }

@@ -45,6 +45,7 @@ const elsewhere: ReadonlySet<FieldName> = new Set([
   // Placement chooses them, by what is known of the model's answers.
   'parsers',
   // Of the native engine alone.
+  'weights',
   'latency_sensitivity',
   'batch_invariant',
   'kernels',

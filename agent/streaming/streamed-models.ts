@@ -1,0 +1,110 @@
+import type { Engine, EngineOptions } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { DevicePool } from '../memory/device-pool.ts';
+import { TensorLoader } from '../memory/load/tensor-loader.ts';
+import { openStreamingEngine } from './open-streaming.ts';
+import { StreamingArena } from './streaming-arena.ts';
+
+/** What a device has for models whose weights are streamed. */
+export interface StreamingShare {
+  /** Of the pool; what the largest layers of all such models need. */
+  arena_bytes: number;
+  /** That bring weights. */
+  copy_threads: number;
+  /** That compute meanwhile. */
+  compute_threads: number;
+}
+
+export interface StreamedSurroundings {
+  /** A part of a model was brought and computed. */
+  beat(): void;
+  /** So many bytes of the pool are the arena's from now on; 0: it is gone. */
+  held(bytes: number): void;
+}
+
+/** What `openStreamingEngine` made; there is nothing to wait for. */
+interface OpenedEngine {
+  advance(): Engine;
+  abort(): void;
+}
+
+/**
+ * Of a device's cores, copies have half: where both are bound by memory they take as long as products. Another device
+ * computes by itself.
+ */
+export function streamingThreads(
+  threads: number,
+  isOnCpu: boolean,
+): Pick<StreamingShare, 'copy_threads' | 'compute_threads'> {
+  if (!isOnCpu) return { copy_threads: threads, compute_threads: threads };
+  const copy_threads = Math.max(1, Math.floor(threads / 2));
+  return { copy_threads, compute_threads: Math.max(1, threads - copy_threads) };
+}
+
+/**
+ * The models of a device whose weights are streamed. They share one arena, which is there while any of them has an
+ * engine.
+ */
+export class StreamedModels {
+  readonly #pool: () => DevicePool;
+  readonly #share: StreamingShare | undefined;
+  readonly #around: StreamedSurroundings;
+  #loader: TensorLoader | undefined;
+  #arena: StreamingArena | undefined;
+  #engines = 0;
+
+  constructor(pool: () => DevicePool, share: StreamingShare | undefined, around: StreamedSurroundings) {
+    this.#pool = pool;
+    this.#share = share;
+    this.#around = around;
+  }
+
+  /**
+   * @returns the engine, ready at once: its weights come with its first step
+   * @throws HpcserveError as `openStreamingEngine`; E_POOL_FULL: there is no room for the arena
+   */
+  open(name: string, options: EngineOptions): OpenedEngine {
+    const share = this.#share;
+    if (!share)
+      throw new HpcserveError('E_ENGINE_OPTIONS', {
+        what: `the weights of ${name} cannot be streamed`,
+        because: 'the device worker was given no arena for them',
+      });
+    const arena = this.#takeArena(share);
+    try {
+      const { engine } = openStreamingEngine({ ...options, threads: share.compute_threads }, arena, {
+        kv: this.#pool().kv(name),
+        on_part: () => this.#around.beat(),
+        on_closed: () => this.#leave(),
+      });
+      return { advance: () => engine, abort: () => engine.close() };
+    } catch (error) {
+      this.#leave();
+      throw error;
+    }
+  }
+
+  /** Once no model is open. */
+  async close(): Promise<void> {
+    await this.#loader?.close();
+  }
+
+  #takeArena({ arena_bytes, copy_threads }: StreamingShare): StreamingArena {
+    const pool = this.#pool();
+    if (!this.#arena) {
+      this.#loader ??= new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
+      const options = { ring_bytes: arena_bytes, resident_bytes: 0, copy_threads };
+      this.#arena = new StreamingArena(pool, this.#loader, options);
+      this.#around.held(this.#arena.bytes);
+    }
+    this.#engines++;
+    return this.#arena;
+  }
+
+  #leave(): void {
+    if (--this.#engines > 0) return;
+    this.#arena?.close();
+    this.#arena = undefined;
+    this.#around.held(0);
+  }
+}

@@ -1,0 +1,178 @@
+/** Weights that stay in host memory, through a real device worker: the tokens of resident ones, whatever comes between. */
+import { copyFileSync, statSync, utimesSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { DeviceReport } from '../../../spec/device-report.ts';
+import { agentPaths } from '../../../spec/wire.ts';
+import { deepModel } from '../streaming/support.ts';
+import { WorkerHarness } from './support.ts';
+
+const mib = 2 ** 20;
+/** Some two layers of the models below. */
+const arena_bytes = 3.5 * mib;
+const layers = 16;
+const streamed = { weights: 'streamed', kernels: 'ggml' } as const;
+const resident = { kernels: 'ggml' } as const;
+
+const prompt = (seed: number, tokens = 150) =>
+  Array.from({ length: tokens }, (_, at) => 5 + ((at * 7 + seed * 31) % 90));
+
+interface Completion {
+  text: string;
+  tokens: string[];
+  token_logprobs: number[];
+}
+
+/** @returns tokens with their probabilities, which tell two computations apart where tokens do not */
+async function complete(worker: WorkerHarness, model: string, seed: number, more: object = {}) {
+  const body = { model, prompt: prompt(seed), max_tokens: 24, temperature: 0, ignore_eos: true, logprobs: 0 };
+  const { status, text } = await worker.post('/v1/completions', { ...body, ...more });
+  expect(status, text).toBe(200);
+  const [choice] = JSON.parse(text).choices;
+  const { tokens, token_logprobs } = choice.logprobs;
+  expect(tokens.length).toBe(24);
+  return { text: choice.text, tokens, token_logprobs } as Completion;
+}
+
+async function poolOf(worker: WorkerHarness): Promise<NonNullable<DeviceReport['memory']['pool']>> {
+  const { status, text } = await worker.request('GET', agentPaths.device);
+  expect(status, text).toBe(200);
+  return (JSON.parse(text) as DeviceReport).memory.pool!;
+}
+
+describe('models several times their arena', () => {
+  const worker = new WorkerHarness();
+  let paths: string[] = [];
+  beforeAll(async () => {
+    paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'BF16', seed, layers)));
+    for (const path of paths) expect(statSync(path).size).toBeGreaterThan(4 * arena_bytes);
+    await worker.configure({ profile_ms: 50 }, { arena_bytes });
+    for (const [index, path] of paths.entries()) {
+      await worker.load({ name: `streamed-${index}`, model_path: path, ...streamed });
+      await worker.load({ name: `resident-${index}`, model_path: path, ...resident });
+    }
+  }, 120_000);
+  afterAll(() => worker.close());
+
+  it('answer with the very tokens of the resident ones', async () => {
+    for (const seed of [1, 2])
+      expect(await complete(worker, 'streamed-0', seed)).toEqual(await complete(worker, 'resident-0', seed));
+    const drawn = { temperature: 0.8, seed: 7 };
+    expect(await complete(worker, 'streamed-1', 3, drawn)).toEqual(
+      await complete(worker, 'resident-1', 3, drawn),
+    );
+  });
+
+  it('embed as the resident ones do', async () => {
+    const embed = async (model: string) => {
+      const { status, text } = await worker.post('/v1/embeddings', { model, input: prompt(4, 40) });
+      expect(status, text).toBe(200);
+      return JSON.parse(text).data[0].embedding;
+    };
+    expect(await embed('streamed-0')).toEqual(await embed('resident-0'));
+  });
+
+  it('take turns in one arena', async () => {
+    const ask = (kind: string) =>
+      Promise.all(
+        [0, 1].map((index) => complete(worker, `${kind}-${index}`, 10 + index, { max_tokens: 24 })),
+      );
+    const expected = await ask('resident');
+    expect(await ask('streamed')).toEqual(expected);
+    const { arena_bytes: taken } = await poolOf(worker);
+    expect(taken).toBe(arena_bytes);
+  });
+
+  it('a client that goes away in the middle of an answer leaves nothing behind', async () => {
+    const expected = await complete(worker, 'resident-0', 20);
+    const controller = new AbortController();
+    const stream = await worker.client.completions.create(
+      {
+        model: 'streamed-0',
+        prompt: prompt(21),
+        max_tokens: 800,
+        stream: true,
+        ...({ ignore_eos: true } as object),
+      },
+      { signal: controller.signal },
+    );
+    let chunks = 0;
+    for await (const _ of stream) if (++chunks > 3) break;
+    controller.abort();
+    await worker.report('streamed-0', ({ running, waiting }) => running === 0 && waiting === 0);
+    expect(await complete(worker, 'streamed-0', 20)).toEqual(expected);
+  });
+
+  it('say through how much they stream, and give it back with the last of them', async () => {
+    const told = await worker.message(
+      (one) => one.type === 'model' && one.name === 'streamed-0' && one.state === 'serving',
+    );
+    expect(told).toMatchObject({ arena_bytes });
+    for (const name of ['streamed-0', 'streamed-1']) {
+      worker.send({ type: 'unload', name });
+      await worker.message((one) => one.type === 'model' && one.name === name && one.state === 'unloaded');
+    }
+    expect((await poolOf(worker)).arena_bytes).toBeUndefined();
+    expect((await complete(worker, 'resident-0', 1)).tokens.length).toBe(24);
+  });
+});
+
+describe('bad input', () => {
+  it('an arena that a layer does not fit into is refused with both sizes, and others serve on', async () => {
+    const worker = new WorkerHarness();
+    try {
+      const path = await deepModel('tiny-llama', 'BF16', 1, layers);
+      await worker.configure({ profile_ms: 50 }, { arena_bytes: mib / 4 });
+      await worker.load({ name: 'resident', model_path: path, ...resident });
+      const refused = worker.load({ name: 'streamed', model_path: path, ...streamed });
+      await expect(refused).rejects.toThrow(/E_NATIVE_MEMORY.*cannot be streamed through 262144 bytes/);
+      await expect(refused).rejects.toThrow(/its largest layer has \d+ bytes/);
+      expect((await poolOf(worker)).arena_bytes).toBeUndefined();
+      expect((await complete(worker, 'resident', 1)).tokens.length).toBe(24);
+    } finally {
+      await worker.close();
+    }
+  }, 60_000);
+
+  it('a pool without room for the arena says so', async () => {
+    const worker = new WorkerHarness();
+    try {
+      const path = await deepModel('tiny-llama', 'BF16', 1, layers);
+      await worker.configure({ profile_ms: 50 }, { arena_bytes: 64 * mib, pool_bytes: 32 * mib });
+      const refused = worker.load({ name: 'streamed', model_path: path, ...streamed });
+      await expect(refused).rejects.toThrow(/E_POOL_FULL.*no room for an arena of 64 MiB/);
+    } finally {
+      await worker.close();
+    }
+  }, 60_000);
+
+  it('a file that changes while it is streamed ends its model with the reason; no token of it is wrong', async () => {
+    const worker = new WorkerHarness();
+    try {
+      const path = await deepModel('tiny-llama', 'BF16', 1, layers);
+      const own = join(worker.folder, 'own.gguf');
+      copyFileSync(path, own);
+      await worker.configure({ profile_ms: 50 }, { arena_bytes, step_ms_min: 5 });
+      await worker.load({ name: 'changes', model_path: own, ...streamed });
+      await worker.load({ name: 'stays', model_path: path, ...streamed });
+      const body = { prompt: prompt(1), temperature: 0, ignore_eos: true, max_tokens: 800 };
+      const stream = worker.post('/v1/completions', { ...body, model: 'changes', stream: true });
+      await worker.report('changes', ({ running }) => running > 0);
+      utimesSync(own, 1, 1);
+      const failed = await worker.message(
+        (one) => one.type === 'model' && one.name === 'changes' && one.state === 'failed',
+      );
+      expect(failed).toMatchObject({ error: { code: 'E_POOL_LOAD', what: expect.stringContaining(own) } });
+      const events = (await stream).text.split('\n\n').filter((event) => event.startsWith('data: {'));
+      const parsed = events.map((event) => JSON.parse(event.slice('data: '.length)));
+      expect(parsed.some(({ error }) => error !== undefined)).toBe(true);
+      const text = parsed.map(({ choices }) => choices?.[0]?.text ?? '').join('');
+      // The other has the same weights, and goes on.
+      const whole = await worker.post('/v1/completions', { ...body, model: 'stays' });
+      expect(whole.status, whole.text).toBe(200);
+      expect(JSON.parse(whole.text).choices[0].text.startsWith(text)).toBe(true);
+    } finally {
+      await worker.close();
+    }
+  }, 120_000);
+});

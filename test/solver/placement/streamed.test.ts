@@ -1,0 +1,142 @@
+/** Plans of models whose weights stay in host memory: what they take, what they promise, what is refused. */
+import { describe, expect, it } from 'vitest';
+import { findDevice } from '../../../solver/catalog/devices.ts';
+import { checkPlacement } from '../../../solver/placement/check.ts';
+import { place } from '../../../solver/placement/placement.ts';
+import { arenaFor_bytes, streamedParts_bytes } from '../../../solver/streaming/arena-size.ts';
+import { hostLink } from '../../../solver/streaming/host-link.ts';
+import { planRing } from '../../../solver/streaming/ring-plan.ts';
+import { modelSchema } from '../../../spec/model-yaml.ts';
+import { ask, cpus, gguf, gpus } from './support.ts';
+
+const gib = 2 ** 30;
+const native = { engines: { native: { available: true } } } as const;
+const asked = { weights: 'streamed', context_tokens: 2048 } as const;
+/** A model of 37 GiB, and GPUs of 16. */
+const small = gpus('T4', 16, 1, { ...native, count: 1 });
+
+describe('a model that is larger than its device', () => {
+  it('is placed where its weights are streamed, and nowhere where they are to lie', () => {
+    const lying = place(ask([gguf('m', '70b', { context_tokens: 2048 })], [small]));
+    expect(lying.unplaced).toEqual([{ model: 'm', replicas: 1 }]);
+    expect(lying.rejected[0]).toMatchObject({ constraint: 'device_memory' });
+    const { launches, models, unplaced } = place(ask([gguf('m', '70b', asked)], [small]));
+    expect(unplaced).toEqual([]);
+    const [unit] = launches[0]!.units;
+    const arena_bytes = arenaFor_bytes(gguf('m', '70b').summary!);
+    expect(unit!.memory!.arena_bytes).toBe(arena_bytes);
+    expect(models[0]!.arena_bytes).toBe(arena_bytes);
+    // Two layers of eighty and some room, KV, and the margin.
+    expect(arena_bytes).toBeLessThan(2 * gib);
+    expect(unit!.memory!.device_bytes).toBeGreaterThan(arena_bytes + unit!.memory!.kv_bytes);
+    expect(unit!.memory!.device_bytes).toBeLessThan(arena_bytes + unit!.memory!.kv_bytes + gib);
+    expect(unit!.weight_bytes).toBe(gguf('m', '70b').weight_bytes);
+  });
+
+  it('is promised no step that is faster than its link', () => {
+    const model = gguf('m', '70b', asked);
+    const { models } = place(ask([model], [small]));
+    const { predicted } = models[0]!.groups[0]!;
+    const link_ms = (1000 * model.weight_bytes) / hostLink(findDevice('T4')).bytes_per_s;
+    expect(predicted!.tpot_ms).toBeGreaterThan(link_ms);
+    expect(predicted!.tpot_ms).toBeLessThan(2 * link_ms);
+    expect(models[0]!.reasons.join('\n')).toMatch(
+      /weights: streamed: 37\.0 GiB stay in host memory and go through \d/,
+    );
+    const large = gpus('A100-80GB', 80, 1, { ...native, count: 1 });
+    const tpot = (more: object) =>
+      place(ask([gguf('m', '70b', { context_tokens: 2048, ...more })], [large])).models[0]!.groups[0]!
+        .predicted!.tpot_ms;
+    expect(tpot({ weights: 'streamed' })).toBeGreaterThan(5 * tpot({}));
+  });
+
+  it('has its file in the job’s memory, as far as the node goes, and says where that is not all of it', () => {
+    const on = (memory_gib: number) =>
+      place(ask([gguf('m', '70b', asked)], [{ ...small, memory_bytes: memory_gib * gib }]));
+    const model_bytes = gguf('m', '70b').weight_bytes;
+    const host = on(64);
+    expect(host.launches[0]!.memory_bytes_per_node).toBeGreaterThan(model_bytes);
+    expect(host.warnings.join()).not.toMatch(/host memory does not hold/);
+    expect(on(24).warnings.join()).toMatch(/host memory does not hold all of its 37\.0 GiB of weights/);
+    const cpu = cpus('Xeon-8480', 1, ['avx512f'], { memory_bytes: 96 * gib });
+    const [launch] = place(ask([gguf('m', '70b', asked)], [cpu])).launches;
+    const { page_cache_bytes, memory_bytes_per_node, units } = launch!;
+    expect(page_cache_bytes).toBe(model_bytes);
+    expect(memory_bytes_per_node - page_cache_bytes!).toBeLessThan(units[0]!.memory!.device_bytes + gib);
+  });
+});
+
+describe('several of them on one device', () => {
+  const names = ['a', 'b', 'c', 'd'];
+  const models = names.map((name) => gguf(name, '70b', { ...asked, max_sequences: 1 }));
+  it('have one arena, counted once', () => {
+    const question = ask(models, [gpus('L4', 6, 1, { ...native, count: 1 })]);
+    const placement = place(question);
+    expect(placement.unplaced).toEqual([]);
+    const units = placement.launches.flatMap((launch) => launch.units);
+    const apart = units.reduce((sum, { memory }) => sum + memory!.device_bytes, 0);
+    const arena_bytes = units[0]!.memory!.arena_bytes!;
+    expect(apart).toBeGreaterThan(6 * gib);
+    expect(apart - 3 * arena_bytes).toBeLessThan(6 * gib);
+    expect(checkPlacement(question, placement)).toEqual([]);
+  });
+
+  it('are not believed without an arena', () => {
+    const question = ask(models, [gpus('L4', 24, 1, { ...native, count: 1 })]);
+    const placement = place(question);
+    delete placement.launches[0]!.units[0]!.memory!.arena_bytes;
+    expect(checkPlacement(question, placement).join()).toMatch(/has no arena for its weights/);
+  });
+});
+
+describe('the arena', () => {
+  it('lets parts come while the one before them computes, but for one of a round at most', () => {
+    for (const n_layer of [2, 3, 5, 16, 31, 80]) {
+      const model = {
+        n_layer,
+        weight_bytes: n_layer * 1e8 + 2e8,
+        weight_bytes_of: {
+          embedding: 1e8,
+          layers: Array.from({ length: n_layer }, () => 1e8),
+          output: 1e8,
+        },
+      };
+      const parts = streamedParts_bytes(model);
+      expect(parts.at(-1)).toBe(2e8);
+      const arena_bytes = arenaFor_bytes(model);
+      const ring = planRing(parts, arena_bytes, 4096)!;
+      expect(ring.filter(({ distance }) => distance === 1).length, `${n_layer} layers`).toBeLessThan(2);
+      expect(arena_bytes).toBeLessThan(6.4e8);
+    }
+  });
+
+  it('holds a head that is the embedding', () => {
+    const weight_bytes_of = { embedding: 5e8, layers: [1e8, 1e8], output: 1e4 };
+    expect(streamedParts_bytes({ n_layer: 2, weight_bytes: 7e8, weight_bytes_of })).toEqual([1e8, 6e8 + 1e4]);
+  });
+});
+
+describe('model.yaml', () => {
+  const refusal = (more: object): string => {
+    const { error } = modelSchema.safeParse({ name: 'm', source: '/m', weights: 'streamed', ...more });
+    return (error?.issues ?? []).map(({ path, message }) => `${path.join('.')}: ${message}`).join();
+  };
+  it('has weights lie on the device unless it says otherwise', () => {
+    expect(modelSchema.parse({ name: 'm', source: '/m' }).weights).toBe('resident');
+    expect(refusal({})).toBe('');
+    expect(refusal({ parallel: { pipeline: 1, tensor: 1 } })).toBe('');
+    expect(refusal({ weights: 'elsewhere' })).toMatch(/^weights: /);
+  });
+
+  it.each([
+    { parallel: { pipeline: 2 } },
+    { parallel: { tensor: 2 } },
+    { parallel: { pipeline: { stages_min: 2, stages_max: 4 } } },
+  ])('streams none that is split: %j', (more) => {
+    expect(refusal(more)).toMatch(/^weights: .*one device/);
+  });
+
+  it('takes nothing that counts loads where there are none', () => {
+    expect(refusal({ latency_sensitivity: 2 })).toMatch(/^latency_sensitivity: it would have no effect/);
+  });
+});
