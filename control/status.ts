@@ -3,7 +3,7 @@
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import { concurrencyOf } from '../spec/launch.ts';
 import { stageBounds } from '../spec/model-yaml.ts';
-import type { PlannedGroup, PlannedWorkload } from '../spec/plan.ts';
+import type { PlannedGroup, PlannedLaunch, PlannedWorkload } from '../spec/plan.ts';
 import { alwaysOn } from '../spec/scaling.ts';
 import { inspectGateway } from './gateway/process.ts';
 import { baseUrl } from './gateway/url.ts';
@@ -55,6 +55,8 @@ export interface LaunchReport {
     notices: ErrorJson[];
   }[];
   units: UnitReport[];
+  /** It answers for no replica, and computes stages of these: part `number` of `of` jobs, from 1. */
+  lends_to?: { units: string[]; number: number; of: number } | undefined;
   log_file: string;
 }
 
@@ -187,6 +189,7 @@ function reportDeployment(
           notices: agent.notices ?? [],
         })),
         units: (status?.units ?? []).map((unit) => unitReport(launch, unit, kinds)),
+        lends_to: lendsTo(launch.planned),
         log_file: jobLog(state, store, launch.launch_id),
         job_id: launch.job_id,
         where: launch.where,
@@ -223,6 +226,12 @@ function reportDeployment(
     }),
     launches,
   };
+}
+
+function lendsTo({ part }: PlannedLaunch): LaunchReport['lends_to'] {
+  if (part === undefined || part.lends_to.length === 0) return undefined;
+  const units = part.lends_to.map(({ unit }) => unit);
+  return { units, number: part.node_index + 1, of: part.jobs };
 }
 
 /** Undefined where no model of it follows demand over several sites, or no keeper has looked yet. */

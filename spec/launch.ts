@@ -13,7 +13,10 @@ export const unitSchema = z.strictObject({
   unit: z.string(),
   /** Which node of the job runs it, from 0. */
   node_index: z.int().min(0),
-  /** Nodes of the job it is split over, from that one on, each with `device_count` devices; absent: one. */
+  /**
+   * Nodes it is split over, from that one on, each with `device_count` devices; absent: one. They are the job's, or of
+   * one job each: see `part` of the launch.
+   */
   nodes: z.int().min(2).optional(),
   engine: z.enum(engineNames).exclude(['auto']),
   /** Absolute path of the GGUF file or model folder, as compute nodes see it. */
@@ -80,6 +83,14 @@ export function unitsOnNode(units: readonly UnitSpec[], node_index: number): Uni
   });
 }
 
+/** A job that computes some stages of a pipeline; others of its deployment compute the rest. */
+const pipelinePartSchema = z.strictObject({
+  /** Equal for the jobs that belong together. */
+  group: z.string().min(1).max(256),
+  /** Its first node among those that its units count, from 0. */
+  node_index: z.int().min(0),
+});
+
 export const launchSchema = z.strictObject({
   format: z.literal(1),
   launch_id: z.string().regex(/^[0-9a-f]{16}$/),
@@ -118,6 +129,8 @@ export const launchSchema = z.strictObject({
    */
   memory_bytes_per_node: z.int().positive().optional(),
   units: z.array(unitSchema),
+  /** Absent: all nodes that its units count are its own. */
+  part: pipelinePartSchema.optional(),
   /** The rendezvous folder of the mesh. */
   mesh_folder: z.string(),
   /** This launch's own folder: state files, logs. */

@@ -73,6 +73,14 @@ const parallelSchema = z.strictObject({
     .describe(
       'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (native, vLLM, SGLang, command). The native engine has one device a stage; with { stages_min, stages_max } its job has devices for the most of them, and the keeper chooses between the two as requests come.',
     ),
+  jobs: z
+    .int()
+    .min(2)
+    .max(64)
+    .optional()
+    .describe(
+      'Over so many jobs, of one node each, the stages of a replica are divided evenly: small jobs start where a large one waits, and one that ends is replaced alone. The first one has the requests. Default: one job, on as few nodes as have the devices.',
+    ),
 });
 
 /** Numbers of stages that the pipelines of a model may have; the same twice where model.yaml gives one. */
@@ -88,6 +96,20 @@ export function stageCounts({ stages_min, stages_max }: ReturnType<typeof stageB
   const counts: number[] = [];
   for (let stages = stages_min; stages < stages_max; stages *= 2) counts.push(stages);
   return [...counts, stages_max];
+}
+
+/** Why the stages of a model cannot be divided over the jobs that it asks for; undefined where they can. */
+function contradictsJobs(model: ModelSpec, overSites: boolean): string | undefined {
+  const { jobs } = model.parallel;
+  if (jobs === undefined) return undefined;
+  const { stages_min, stages_max } = stageBounds(model);
+  if (stages_min < stages_max) return 'stages on several jobs keep their number: give pipeline one number';
+  if (stages_max % jobs !== 0) return `${stages_max} stages cannot be divided evenly over ${jobs} jobs`;
+  if (overSites) return 'the jobs of a replica are of one site: give site, and not sites';
+  if (model.scaling !== undefined) return 'replicas that follow demand are one job each: leave out scaling';
+  if (model.scavenger.replicas > 0)
+    return 'replicas on idle nodes are one job each: leave out scavenger.replicas';
+  return undefined;
 }
 
 const hostName = z
@@ -417,8 +439,16 @@ const deploymentShape = z.strictObject({
       'Written by `deploy --sites`: what of a deployment over several sites this is. Not for people.',
     ),
 });
-export const deploymentSchema = deploymentShape.refine(
-  ({ site, sites }) => site === undefined || sites === undefined,
-  { message: 'site and sites contradict each other', path: ['sites'] },
-);
+export const deploymentSchema = deploymentShape
+  .refine(({ site, sites }) => site === undefined || sites === undefined, {
+    message: 'site and sites contradict each other',
+    path: ['sites'],
+  })
+  .superRefine(({ sites, models }, context) => {
+    for (const [index, model] of models.entries()) {
+      const message = contradictsJobs(model, sites !== undefined);
+      if (message !== undefined)
+        context.addIssue({ code: 'custom', message, path: ['models', index, 'parallel', 'jobs'] });
+    }
+  });
 export type DeploymentSpec = z.infer<typeof deploymentSchema>;

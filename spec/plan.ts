@@ -235,7 +235,33 @@ export interface PlannedLaunch {
     /** Shortest wall time that is still of use (--time-min). */
     time_min_s: number;
   };
+  /** What it answers for. */
   units: UnitSpec[];
+  /** It is one of several jobs over which the stages of a replica are divided. */
+  part?: PipelinePart | undefined;
+}
+
+/**
+ * One job's part in a pipeline of several: all of them have the same unit, and each computes the stages of its node.
+ * The first one answers for it, so that it is a replica there and nowhere else.
+ */
+export interface PipelinePart {
+  /**
+   * Equal for the jobs that belong together. In a plan the unit's name; once there are launches of it, no other
+   * pipeline of that name has it, such as the one whose place it takes.
+   */
+  group: string;
+  /** Its node among those that the unit counts, from 0. */
+  node_index: number;
+  /** Jobs that belong together. */
+  jobs: number;
+  /** Of other than the first job: what it computes stages of. */
+  lends_to: UnitSpec[];
+}
+
+/** What a job runs all or a part of. */
+export function unitsOfJob({ units, part }: Pick<PlannedLaunch, 'units' | 'part'>): readonly UnitSpec[] {
+  return part === undefined || part.lends_to.length === 0 ? units : [...units, ...part.lends_to];
 }
 
 export interface PlannedModel {

@@ -73,6 +73,8 @@ export interface SessionMetadata {
   role: SessionRole;
   deployment?: string;
   launch_id?: string;
+  /** Of agents: the pipeline of which their job computes a part, and other jobs the rest. */
+  pipeline_group?: string;
   unit?: string;
   /** Slurm job id, absent on the local site. */
   job_id?: string;

@@ -56,6 +56,8 @@ const descriptionsOf = ({ cpu, gpu, mig }: NodeDevices): DeviceDescription[] =>
 export class NodeAgent {
   readonly #launch: LaunchSpec;
   readonly #identity: NodeIdentity;
+  /** Among the nodes that units count: those of its job, or of all jobs of a pipeline. */
+  readonly #node_index: number;
   readonly #environment: NodeJS.ProcessEnv;
   readonly #started_at_ms = Date.now();
   readonly #log_file: LogFile;
@@ -86,6 +88,7 @@ export class NodeAgent {
   constructor(launch: LaunchSpec, identity: NodeIdentity, environment: NodeJS.ProcessEnv) {
     this.#launch = launch;
     this.#identity = identity;
+    this.#node_index = (launch.part?.node_index ?? 0) + identity.node_index;
     this.#environment = environment;
     const file = (name: string): string => join(launch.launch_folder, name);
     this.#log_file = new LogFile(file(launchFiles.agentLog(identity.node)), (error) =>
@@ -187,8 +190,8 @@ export class NodeAgent {
     this.#log.info({ pid: process.pid, job: this.#identity.job_id }, 'node agent started');
     const [launch, { node_index }] = [this.#launch, this.#identity];
     this.#devices = discoverDevices(launch, node_index, this.#environment);
-    const units = unitsOnNode(launch.units, node_index);
-    this.#assignment = assignDevices(units, this.#devices, node_index);
+    const units = unitsOnNode(launch.units, this.#node_index);
+    this.#assignment = assignDevices(units, this.#devices, this.#node_index);
     this.#noticeDevices(this.#devices, this.#assignment);
     this.#changed();
 
@@ -209,7 +212,7 @@ export class NodeAgent {
     const metadata = this.#metadata(choice, port);
     this.#session = await LocalSession.join(
       registry,
-      { ...metadata, role: 'node-agent', devices: descriptionsOf(this.#devices), models: [] },
+      this.#ownMetadata(metadata, this.#devices),
       () => this.#changed(),
       () => this.#provider?.delegation,
     );
@@ -220,6 +223,7 @@ export class NodeAgent {
       own: this.#session.identity,
       launch,
       node: this.#identity,
+      node_index: this.#node_index,
       units,
       runtime_folder,
       provider: () => this.#provider?.delegation?.provider_id,
@@ -253,6 +257,22 @@ export class NodeAgent {
     this.#changed();
   }
 
+  #ownMetadata(metadata: UnitMetadata, devices: NodeDevices): SessionMetadata {
+    const own: SessionMetadata = {
+      ...metadata,
+      role: 'node-agent',
+      devices: descriptionsOf(devices),
+      models: [],
+    };
+    // By it the agents of the other jobs find this one's stages.
+    if (this.#launch.part) own.pipeline_group = this.#launch.part.group;
+    return own;
+  }
+
+  get #place(): Pick<NodeIdentity, 'node' | 'node_index'> {
+    return { node: this.#identity.node, node_index: this.#node_index };
+  }
+
   /** What the records of all its sessions say. */
   #metadata(choice: AddressChoice, port: number): UnitMetadata {
     const launch = this.#launch;
@@ -282,7 +302,7 @@ export class NodeAgent {
     return new UnitSupervisor({
       ...around,
       group,
-      place: placeOf(launch, group, this.#identity, address, this.#environment, (node, signal) =>
+      place: placeOf(launch, group, this.#place, address, this.#environment, (node, signal) =>
         untilNodeLost(around.registry, { launch_id: launch.launch_id, node }, signal),
       ),
       failure_file: file(launchFiles.unitFailure(this.#identity.node, group.name)),

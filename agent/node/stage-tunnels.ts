@@ -3,7 +3,7 @@ import { type IncomingMessage, request as requestHttp } from 'node:http';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { pinnedConnect, type Registry, type SessionIdentity } from '../../mesh/index.ts';
-import type { UnitSpec } from '../../spec/launch.ts';
+import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import { provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import { stageSocket } from './stage-place.ts';
@@ -16,8 +16,8 @@ export interface StageTunnelsOptions {
   registry: Registry;
   /** The agent's own session. */
   own: SessionIdentity;
-  launch_id: string;
-  node: string;
+  launch: Pick<LaunchSpec, 'launch_id' | 'deployment' | 'part'>;
+  /** Of the node, among those that its units count. */
   node_index: number;
   units: readonly UnitSpec[];
   /** The agent's, of mode 0700, where the sockets of stages are. */
@@ -27,7 +27,7 @@ export interface StageTunnelsOptions {
 }
 
 /**
- * Joins the rings of pipelines whose stages are on several nodes of a job. A worker reaches the stage behind it by a
+ * Joins the rings of pipelines whose stages are on several nodes of a job, or of several jobs. A worker reaches the stage behind it by a
  * unix socket in any case; where that stage is on another node, the socket is the agent's, which passes what comes
  * on over TLS with pinned keys, and the agent there to its worker. Nothing new listens on a network.
  *
@@ -68,18 +68,14 @@ export class StageTunnels {
     for (const socket of this.#sockets) socket.destroy();
   }
 
-  /** Another agent of the job asks for a stage of this node. @returns false where it asks for something else */
+  /** Another agent of the pipeline asks for a stage of this node. @returns false where it asks for something else */
   accept(request: IncomingMessage, socket: Duplex, head: Buffer, peer: SessionRecord): boolean {
-    const { launch_id, folder, provider, units } = this.#options;
+    const { folder, provider, units } = this.#options;
     const [, name = '', stage = ''] =
       new RegExp(`^${agentPaths.stages}/([^/]+)/(\\d+)$`).exec(request.url ?? '') ?? [];
     const unit = units.find((each) => each.unit === decodeURIComponent(name));
     const own = provider();
-    const isOurs =
-      peer.metadata.role === 'node-agent' &&
-      peer.metadata.launch_id === launch_id &&
-      own !== undefined &&
-      provenProviderOf(peer, Date.now()) === own;
+    const isOurs = this.#belongsTo(peer) && own !== undefined && provenProviderOf(peer, Date.now()) === own;
     if (request.headers.upgrade !== protocol || !unit || !isOurs || !this.#has(unit, Number(stage)))
       return false;
     const worker = createConnection(stageSocket(folder, unit.unit, Number(stage)));
@@ -113,17 +109,22 @@ export class StageTunnels {
     );
   }
 
-  /** The first of the job's other agents that has it. */
+  /** Whether a session is an agent that may have stages of the same pipelines: of this job, or of one with its group. */
+  #belongsTo({ metadata }: SessionRecord): boolean {
+    const { launch_id, deployment, part } = this.#options.launch;
+    if (metadata.role !== 'node-agent') return false;
+    if (part === undefined) return metadata.launch_id === launch_id;
+    return metadata.deployment === deployment && metadata.pipeline_group === part.group;
+  }
+
+  /** The first of the pipeline's other agents that has it. */
   async #reach(path: string): Promise<Duplex | undefined> {
-    const { registry, launch_id, node } = this.#options;
+    const { registry, own } = this.#options;
     const others = registry
       .snapshot()
       .filter(
-        ({ lifecycle, metadata }) =>
-          lifecycle === 'SERVING' &&
-          metadata.role === 'node-agent' &&
-          metadata.launch_id === launch_id &&
-          metadata.node !== node,
+        (record) =>
+          record.lifecycle === 'SERVING' && record.session_id !== own.session_id && this.#belongsTo(record),
       );
     for (const other of others) {
       const way = await this.#ask(other, path).catch(() => undefined);

@@ -15,6 +15,8 @@ interface WorkerPeersOptions {
   own: SessionIdentity;
   launch: LaunchSpec;
   node: NodeIdentity;
+  /** Of the node, among those that its units count. */
+  node_index: number;
   units: readonly UnitSpec[];
   /** 0700. */
   runtime_folder: string;
@@ -32,9 +34,10 @@ export class WorkerPeers {
   readonly #kv: KvPeers | undefined;
   readonly #tunnels: StageTunnels;
 
-  private constructor({ registry, own, launch, node, units, runtime_folder, provider }: WorkerPeersOptions) {
+  private constructor(options: WorkerPeersOptions) {
+    const { registry, own, launch, node, node_index, units, runtime_folder, provider } = options;
     const native = units.filter(({ engine }) => engine === 'native');
-    const { site, sharing, launch_id } = launch;
+    const { site, sharing } = launch;
     if (native.length > 0) {
       this.#kv = new KvPeers({ registry, own, hostname: node.hostname, provider });
       this.kv_socket = join(runtime_folder, 'kv.sock');
@@ -47,9 +50,8 @@ export class WorkerPeers {
     this.#tunnels = new StageTunnels({
       registry,
       own,
-      launch_id,
-      node: node.node,
-      node_index: node.node_index,
+      launch,
+      node_index,
       units,
       folder: runtime_folder,
       provider,

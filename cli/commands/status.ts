@@ -208,6 +208,14 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
       ? ` (start ${formatWhen(job.estimated_start_ms, context.now_ms())})`
       : '';
   const state = `${job?.state ?? launch.phase}${start}${until}${launch.superseded ? ' (old)' : ''}`;
+  if (launch.lends_to) {
+    const { units, number, of } = launch.lends_to;
+    const [agent] = launch.nodes;
+    const names = units.map((unit) => `${unit} (part ${number} of ${of})`).join(', ');
+    const devices = agent?.devices.join(', ') ?? launch.node_kind;
+    const node = agent?.node ?? job?.nodes ?? '-';
+    return [[launch.job_id ?? '-', state, node, names, agent?.phase ?? 'pending', 'native', devices]];
+  }
   return launch.units.map((unit, index) => [
     index === 0 ? (launch.job_id ?? '-') : '',
     index === 0 ? state : '',

@@ -83,12 +83,14 @@ export function expectationLines({ models }: DeploymentReport, width: number): s
 
 /** `2× A100 (emulated), tensor 2, on a100`. */
 function describePlanned({ planned }: UnitReport): string {
-  const { device_count, device_model, emulated, nodes, tensor, pipeline, node_kind } = planned;
+  const { device_count, device_model, emulated, nodes, jobs, tensor, pipeline, node_kind } = planned;
   return [
     `${device_count}× ${device_model}${emulated ? ' (emulated)' : ''}`,
     ...(tensor > 1 ? [`tensor ${tensor}`] : []),
     ...(pipeline > 1 ? [`pipeline ${pipeline}`] : []),
-    nodes === undefined ? `on ${node_kind}` : `on each of ${nodes} nodes of ${node_kind}`,
+    nodes === undefined
+      ? `on ${node_kind}`
+      : `${jobs ? `in each of ${nodes} jobs on` : `on each of ${nodes} nodes of`} ${node_kind}`,
   ].join(', ');
 }
 

@@ -9,6 +9,7 @@ import {
   type PlannedLaunch,
   type PlannedModel,
   type RunnerUp,
+  unitsOfJob,
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { CliContext } from '../context.ts';
@@ -81,25 +82,36 @@ function printRejected(
   }
 }
 
+interface JobRow {
+  first: number;
+  last: number;
+  cells: string[];
+  /** Equal for jobs that are one row. */
+  key: string;
+  units: UnitSpec[];
+  part: PlannedLaunch['part'];
+}
+
 /** A table of jobs; neighbours that differ only in the numbers of their replicas are one row. */
 function jobLines(launches: readonly PlannedLaunch[], width: number): string[] {
   if (launches.length === 0) return [];
-  const rows: { first: number; last: number; cells: string[]; key: string; units: UnitSpec[] }[] = [];
+  const rows: JobRow[] = [];
   for (const [index, launch] of launches.entries()) {
     const cells = jobCells(launch);
-    const key = JSON.stringify([cells, launch.units.map(({ model }) => model.name)]);
+    const key = JSON.stringify([cells, launch.units.map(({ model }) => model.name), launch.part]);
     const before = rows.at(-1);
     if (before?.key === key) {
       before.last = index;
       before.units.push(...launch.units);
-    } else rows.push({ first: index, last: index, cells, key, units: [...launch.units] });
+    } else
+      rows.push({ first: index, last: index, cells, key, units: [...unitsOfJob(launch)], part: launch.part });
   }
   const titles = ['JOB', 'NODE KIND', 'PARTITION', 'DEVICES', 'CPUS', 'MEMORY', 'TIME', 'REPLICAS'];
   const columns = titles.map((title) => ({ title }));
-  const cells = rows.map(({ first, last, cells: own, units }) => [
+  const cells = rows.map(({ first, last, cells: own, units, part }) => [
     first === last ? `${first + 1}` : `${first + 1}-${last + 1}`,
     ...own,
-    replicaNames(units),
+    replicaNames(units) + (part ? ` (part ${part.node_index + 1} of ${part.jobs})` : ''),
   ]);
   const lines = formatTable(columns, cells);
   const at = lines[0]!.indexOf('REPLICAS');

@@ -12,6 +12,7 @@ import { type DeploymentStore, lockWait_ms, type Writer } from '../state/deploym
 import { digestOf } from '../state/digest.ts';
 import { inPhase, type LaunchRecord } from '../state/launch-record.ts';
 import { givenUp, served, successorOf, superseded } from '../state/launch-transitions.ts';
+import { withRenewed } from '../state/pipeline-groups.ts';
 
 export interface KeepingDeployment extends Writer {
   store: DeploymentStore;
@@ -140,10 +141,15 @@ function withServing(state: DeploymentState, observation: Observation, now_ms: n
 function apply(state: DeploymentState, action: KeepAction): DeploymentState {
   const at = state.launches.findIndex((launch) => launch.launch_id === action.launch_id);
   const launch = state.launches[at]!;
+  // Renewed already, together with another part of its pipeline.
+  if (launch.superseded) return state;
   if (action.do === 'give_up')
     return replaceLaunches(state, [givenUp(inPhase(launch, 'ended'), action.because)]);
   // Derived, so that a keeper that died between deciding and writing decides the same again.
-  const launch_id = digestOf({ predecessor: launch.launch_id, deployment: state.name }).slice(0, 16);
-  const successor = successorOf(launch, launch_id, action.do === 'replace' ? action.tries : undefined);
+  const newId = ({ launch_id: predecessor }: LaunchRecord): string =>
+    digestOf({ predecessor, deployment: state.name }).slice(0, 16);
+  if (action.do === 'renew' && launch.planned.part !== undefined)
+    return { ...state, launches: withRenewed(state.launches, launch, newId) };
+  const successor = successorOf(launch, newId(launch), action.do === 'replace' ? action.tries : undefined);
   return { ...state, launches: state.launches.toSpliced(at, 1, successor, superseded(launch)) };
 }

@@ -122,6 +122,8 @@ function waitingLaunches(state: DeploymentState, { launches }: Observation): Wai
   return wantedLaunches(state).flatMap(({ launch_id, phase, planned, submitting_since_ms }) => {
     const job = launches.get(launch_id)?.job;
     if (phase !== 'submitted' || job?.phase !== 'pending') return [];
+    // The other parts of its pipeline are where they are.
+    if (planned.part !== undefined) return [];
     const { estimated_start_ms } = job;
     const { node_kind } = planned;
     return [{ launch_id, node_kind, submitted_at_ms: submitting_since_ms, estimated_start_ms }];

@@ -22,6 +22,7 @@ import type { Observation } from '../reconcile/observe.ts';
 import type { Operations } from '../runner/operations.ts';
 import { type DeploymentState, isKept, wantedLaunches } from '../state/deployment-state.ts';
 import { lockWait_ms } from '../state/deployment-store.ts';
+import { hasParts } from '../state/pipeline-groups.ts';
 import {
   describeChange,
   isChanging,
@@ -84,7 +85,7 @@ export class Replanner {
     observation: Observation,
     ended: ReadonlyMap<string, number>,
   ): Promise<boolean> {
-    if (isSaidWhere(state) || isGivenUp(state)) return false;
+    if (isSaidWhere(state) || hasParts(wantedLaunches(state)) || isGivenUp(state)) return false;
     try {
       const offers = await this.#offers(0);
       const decision = this.#decide(state, observation, offers);
@@ -103,7 +104,8 @@ export class Replanner {
    * @returns whether its state was changed: it is time for a pass of the reconciler
    */
   async look(state: DeploymentState, observation: Observation): Promise<boolean> {
-    if (isSaidWhere(state) || isGivenUp(state) || isChanging(state)) return false;
+    if (isSaidWhere(state) || hasParts(wantedLaunches(state)) || isGivenUp(state) || isChanging(state))
+      return false;
     // What is over gets its successor first.
     if (wantedLaunches(state).some(({ phase }) => phase === 'ended')) return false;
     const offers = await this.#offers(Math.max(look_ms, this.#operations.runner.poll_interval_ms));

@@ -60,6 +60,9 @@ export function planChange(
       because,
       details: { unit: unit.unit, stages },
     });
+  const { jobs } = unit.model.parallel;
+  if (jobs !== undefined)
+    throw impossible(`its stages are divided over ${jobs} jobs (parallel.jobs), and stay so`);
   const layers = question.models.find(({ spec }) => spec.name === unit.model.name)?.summary?.n_layer;
   if (layers !== undefined && stages > layers) throw impossible(`${unit.model.name} has ${layers} layers`);
   if (stages > devices.length)

@@ -33,6 +33,7 @@ export const fieldEffects = {
   workload: 'any',
   'parallel.tensor': [...servers, 'command'],
   'parallel.pipeline': ['native', 'vllm', 'sglang', 'tensorrt-llm', 'command'],
+  'parallel.jobs': ['native'],
   devices: 'any',
   // Jobs ask for so many CPUs, whoever computes on them.
   cpu_threads: 'any',

@@ -4,6 +4,7 @@ import type { ErrorJson } from '../../spec/errors/error.ts';
 import { describeJobEnd } from '../runner/agent-end.ts';
 import { type DeploymentState, isKept, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
 import { sentenceOf } from '../state/findings.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
 import type { Observation, UnitStatus } from './observe.ts';
 
 export type DeploymentPhase =
@@ -36,7 +37,7 @@ export interface Assessment {
 
 export function assess(state: DeploymentState, observation: Observation): Assessment {
   const wanted = wantedLaunches(state);
-  const units = wanted.flatMap((launch) => observation.launches.get(launch.launch_id)?.units ?? []);
+  const units = replicasOf(wanted, observation);
   const is = (...states: UnitStatus['state'][]) => units.filter((unit) => states.includes(unit.state));
   const serving = is('serving').length;
   const failed = is('failed', 'lost').length;
@@ -96,6 +97,21 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   const sound = observation.problems.length === 0;
   const phase = phaseOf(units, { serving, failed, running, sound });
   return { phase: withOthers(phase, state, counts), reasons, ...counts };
+}
+
+/** Replicas as they stand; one whose stages are divided over jobs is lost with any of them, until another has its place. */
+function replicasOf(wanted: readonly LaunchRecord[], { launches }: Observation): UnitStatus[] {
+  const lost = new Set(
+    wanted.flatMap(({ launch_id, phase, planned: { part } }) => {
+      const isOver = phase === 'ended' || launches.get(launch_id)?.job?.phase === 'ended';
+      return part && isOver ? [part.group] : [];
+    }),
+  );
+  return wanted.flatMap(({ launch_id, planned: { part } }) => {
+    const units = launches.get(launch_id)?.units ?? [];
+    if (part === undefined || !lost.has(part.group)) return units;
+    return units.map((unit): UnitStatus => (unit.state === 'failed' ? unit : { ...unit, state: 'lost' }));
+  });
 }
 
 /** The word that is true of all of it: of those that are wanted, those before them, and who acts on it. */

@@ -24,6 +24,8 @@ export interface PlannedUnit {
   emulated?: 'cpu';
   /** Nodes it is split over, each with so many devices; absent: one. */
   nodes?: number;
+  /** Each of them is a job of its own. */
+  jobs?: true;
   tensor: number;
   pipeline: number;
   /** Compute threads, where it computes on CPUs. */
@@ -58,6 +60,7 @@ export function plannedUnit(launch: PlannedLaunch, unit: UnitSpec): PlannedUnit 
     pipeline: unit.pipeline,
     threads: unit.threads,
   };
+  if (launch.part !== undefined) planned.jobs = true;
   // It may begin at any number of stages, and has as many devices as it has stages.
   const { stages_min, stages_max } = stageBounds(unit.model);
   if (unit.stages && stages_min < stages_max) planned.device_count_min = 1;

@@ -2,12 +2,13 @@
  * The heart of the reconciler as pure functions: what was asked for and what is there in, actions out.
  * Nothing here looks at a clock, a disk or a scheduler, so every situation can be put in a test.
  */
-import type { PlannedLaunch } from '../../spec/plan.ts';
+import { type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { type DeploymentState, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 import { joinedJob } from '../state/joined-job-id.ts';
 import type { LaunchRecord, SubmittedLaunch, SubmittingLaunch } from '../state/launch-record.ts';
 import { newLaunch, superseded } from '../state/launch-transitions.ts';
+import { withGroups } from '../state/pipeline-groups.ts';
 import { isOfUse } from './replacements.ts';
 
 /** What was seen of one launch just now. */
@@ -15,7 +16,7 @@ export interface LaunchStatus {
   job?: JobSnapshot;
   /** Jobs that carry this launch id, where the scheduler was asked (phase submitting). */
   found_jobs?: string[];
-  /** Units that serve now. */
+  /** Units that serve now; of a job that computes a part of one, that one too. */
   serving_units: string[];
 }
 
@@ -177,7 +178,7 @@ const neverSubmitted: JobSnapshot = {
 function isServing(launch: LaunchRecord, status: LaunchStatus | undefined): boolean {
   if (launch.phase !== 'submitted' || !status) return false;
   const serving = new Set(status.serving_units);
-  return launch.planned.units.every((unit) => serving.has(unit.unit));
+  return unitsOfJob(launch.planned).every((unit) => serving.has(unit.unit));
 }
 
 /**
@@ -204,5 +205,6 @@ export function mergePlan(
   });
   const wantedIds = new Set(wanted.map((launch) => launch.launch_id));
   const rest = current.filter((launch) => !wantedIds.has(launch.launch_id)).map(superseded);
-  return [...wanted, ...rest];
+  const known = new Set(current.map((launch) => launch.launch_id));
+  return [...withGroups(wanted, ({ launch_id }) => known.has(launch_id)), ...rest];
 }

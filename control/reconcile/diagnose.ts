@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { unitsOfJob } from '../../spec/plan.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import { describeJobEnd } from '../runner/agent-end.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
@@ -48,7 +49,7 @@ export function diagnose(
   // What an engine says of itself is in the log of its unit.
   const unitLog = (status?.units ?? []).find((unit) => unit.error !== undefined && unit.log_file)?.log_file;
   because.push(`log file: ${unitLog !== undefined && existsSync(unitLog) ? unitLog : log}`);
-  const models = [...new Set(launch.planned.units.map((unit) => unit.model.name))].join(', ');
+  const models = [...new Set(unitsOfJob(launch.planned).map((unit) => unit.model.name))].join(', ');
   return new HpcserveError('E_DEPLOYMENT_FAILED', {
     what: `${models} does not serve on ${launch.planned.node_kind}`,
     because,

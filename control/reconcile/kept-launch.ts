@@ -1,5 +1,6 @@
 /** From the state of a deployment and what was seen of it to what the decision of keeping is asked. */
 import type { KeptLaunch } from '../../solver/keeping/keep.ts';
+import { unitsOfJob } from '../../spec/plan.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
 import { isJoinedKind } from '../state/joined-nodes.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
@@ -16,7 +17,7 @@ export function keptLaunches(
 
 export function allServe(launch: LaunchRecord, status: LaunchStatus | undefined): boolean {
   const serving = new Set(status?.serving_units ?? []);
-  return launch.phase === 'submitted' && launch.planned.units.every(({ unit }) => serving.has(unit));
+  return launch.phase === 'submitted' && unitsOfJob(launch.planned).every(({ unit }) => serving.has(unit));
 }
 
 function keptLaunch(launch: LaunchRecord, status: LaunchStatus | undefined): KeptLaunch {

@@ -15,6 +15,7 @@ import type { DeploymentStore } from '../state/deployment-store.ts';
 import { findingOf, sentenceOf } from '../state/findings.ts';
 import type { JobSnapshot } from '../state/job-snapshot.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
+import { isOfGroup } from '../state/pipeline-groups.ts';
 import type { LaunchStatus } from './decide.ts';
 
 /** One stage of a replica that is cut. */
@@ -71,7 +72,7 @@ export interface UnitStatus {
 export interface LaunchObservation extends LaunchStatus {
   launch_id: string;
   superseded: boolean;
-  agents: AgentState[];
+  agents: readonly AgentState[];
   units: UnitStatus[];
 }
 
@@ -162,27 +163,65 @@ export function observe(
       `the rendezvous folder ${store.layout.mesh_folder} is gone: agents and gateway cannot find each other`,
     );
   if (poll.problem !== undefined && liveLaunches(state).length > 0) problems.push(poll.problem);
-  const launches = new Map<string, LaunchObservation>();
-  for (const launch of state.launches) {
+  const seen = state.launches.map((launch): SeenLaunch => {
     const folder = store.launchFolder(state.name, launch.launch_id);
     const job = launch.job_id === undefined ? undefined : (poll.jobs.get(launch.job_id) ?? launch.last);
-    const found = poll.found.get(launch.launch_id);
     const live = launch.phase !== 'ended' && job?.phase !== 'ended' && job?.phase !== 'unknown';
     if (live && launch.phase === 'submitted' && !existsSync(folder))
       problems.push(`the folder of launch ${launch.launch_id} is gone: ${folder}`);
     const agents = readAgentStates(folder, problems).filter((agent) => !isOfEarlierRun(agent, job));
-    const units = launch.planned.units.map((unit) => unitStatus(unit, launch, agents, job, live, poll.at_ms));
-    launches.set(launch.launch_id, {
-      launch_id: launch.launch_id,
-      superseded: launch.superseded,
+    return { launch, agents, job, live };
+  });
+  const launches = new Map<string, LaunchObservation>();
+  for (const each of seen) {
+    const { launch, agents, job } = each;
+    const { launch_id, superseded } = launch;
+    const units = launch.planned.units.map((unit) =>
+      unitStatus(unit, each, poll.at_ms, stageAgents(each, seen)),
+    );
+    launches.set(launch_id, {
+      launch_id,
+      superseded,
       agents,
       units,
       serving_units: units.filter((unit) => unit.state === 'serving').map((unit) => unit.unit),
       job,
-      found_jobs: found,
+      found_jobs: poll.found.get(launch_id),
     });
   }
+  for (const { launch } of seen) {
+    if ((launch.planned.part?.node_index ?? 0) === 0) continue;
+    launches.get(launch.launch_id)!.serving_units = servingInGroup(launch, seen, launches);
+  }
   return { at_ms: now_ms, launches, problems };
+}
+
+interface SeenLaunch {
+  launch: LaunchRecord;
+  agents: readonly AgentState[];
+  job: JobSnapshot | undefined;
+  /** Neither it nor its job is over. */
+  live: boolean;
+}
+
+/** Where the stages of its units may be: on its own nodes, and on those of the other jobs of its pipeline. */
+function stageAgents({ launch, agents }: SeenLaunch, seen: readonly SeenLaunch[]): readonly AgentState[] {
+  const { part } = launch.planned;
+  if (part === undefined) return agents;
+  const others = seen.filter((each) => each.launch !== launch && each.live);
+  return [...agents, ...others.flatMap((each) => (isOfGroup(each.launch, part.group) ? each.agents : []))];
+}
+
+/** Units that the first job of its pipeline serves. */
+function servingInGroup(
+  { planned: { part } }: LaunchRecord,
+  seen: readonly SeenLaunch[],
+  launches: ReadonlyMap<string, LaunchObservation>,
+): string[] {
+  const first = seen.filter(
+    ({ launch }) => launch.planned.part?.node_index === 0 && isOfGroup(launch, part?.group),
+  );
+  return [...new Set(first.flatMap(({ launch }) => launches.get(launch.launch_id)!.serving_units))];
 }
 
 /**
@@ -238,19 +277,18 @@ function readOrReport(path: string, problems: string[]): AgentState | undefined 
 /** Agents keep their files while they run and mark them when they stop; a poll may be older than a file. */
 const clockDoubt_ms = 10_000;
 
+/** @param around agents of all nodes that may have a stage of it */
 function unitStatus(
   unit: UnitSpec,
-  launch: LaunchRecord,
-  agents: readonly AgentState[],
-  job: JobSnapshot | undefined,
-  live: boolean,
+  { launch, agents, job, live }: SeenLaunch,
   polled_at_ms: number,
+  around: readonly AgentState[],
 ): UnitStatus {
   const base = { unit: unit.unit, model: unit.model.name, engine: unit.engine };
   const agent = agents.find((each) => each.node_index === unit.node_index);
   const session = agent?.sessions.find((each) => servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
-  const stages = agents.flatMap(({ node, sessions }) => heldStages(sessions, unit, node));
+  const stages = around.flatMap(({ node, sessions }) => heldStages(sessions, unit, node));
   const finding = findingOf(errorOf(session, unit)) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,

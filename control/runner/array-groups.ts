@@ -13,8 +13,8 @@ export function arrayGroups(planned: readonly PlannedLaunch[], tasks_max: number
   if (tasks_max < arrayTasks_min) return [];
   const alike = new Map<string, number[]>();
   for (const [index, { units: _, ...request }] of planned.entries()) {
-    // What runs on idle nodes is made to measure for a gap; what needs several nodes comes and goes as a whole.
-    if (request.scavenged || request.node_count > 1) continue;
+    // What runs on idle nodes is made to measure for a gap; what needs several nodes or jobs comes and goes by itself.
+    if (request.scavenged || request.node_count > 1 || request.part) continue;
     const key = digestOf(request);
     alike.set(key, [...(alike.get(key) ?? []), index]);
   }

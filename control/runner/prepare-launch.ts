@@ -5,7 +5,7 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
-import type { PlannedLaunch } from '../../spec/plan.ts';
+import { type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../../spec/state-layout.ts';
@@ -60,7 +60,8 @@ export function describeLaunch(
     memory_bytes_per_node: isOnCpu
       ? planned.memory_bytes_per_node - (planned.page_cache_bytes ?? 0)
       : undefined,
-    units: planned.units,
+    units: [...unitsOfJob(planned)],
+    part: planned.part && { group: planned.part.group, node_index: planned.part.node_index },
     mesh_folder: store.layout.mesh_folder,
     launch_folder,
     manifest_folder: store.manifestFolder(deployment),
@@ -85,8 +86,9 @@ export function describeLaunch(
  * CPU devices that the units count by; a job is given only the cores of those it uses. A joined node is there with all
  * of its sockets, whatever is used of it.
  */
-function cpuDevicesOf({ node_kind, units, devices_per_node }: PlannedLaunch): number | undefined {
-  if (devices_per_node.kind !== 'cpu' || isJoinedKind(node_kind)) return undefined;
+function cpuDevicesOf(planned: PlannedLaunch): number | undefined {
+  if (planned.devices_per_node.kind !== 'cpu' || isJoinedKind(planned.node_kind)) return undefined;
+  const units = unitsOfJob(planned);
   return Math.max(1, ...units.map(({ first_device, device_count }) => first_device + device_count));
 }
 

@@ -12,7 +12,10 @@ type Scaled = NonNullable<DeploymentState['scaled']>[string];
 export function launchesToRemove(state: DeploymentState, model: string, count: number): LaunchRecord[] {
   const own = wantedLaunches(state).filter(
     ({ planned, given_up }) =>
-      given_up === undefined && planned.units.every((unit) => unit.model.name === model),
+      given_up === undefined &&
+      // A job with stages of a replica of another model answers for no unit.
+      planned.part === undefined &&
+      planned.units.every((unit) => unit.model.name === model),
   );
   own.sort(
     (a, b) =>

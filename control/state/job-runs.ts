@@ -1,6 +1,6 @@
 /** What snapshots of a job tell of its runs, and the records that are kept of them. */
 import type { JobRecord } from '../../spec/job-record.ts';
-import type { PlannedLaunch } from '../../spec/plan.ts';
+import { type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import type { DeploymentState } from './deployment-state.ts';
 import type { JobSnapshot } from './job-snapshot.ts';
 import { joinedJob } from './joined-job-id.ts';
@@ -95,7 +95,7 @@ export function jobRecords(
     job_id: session_job_id,
     launch_id,
     deployment: name,
-    models: [...new Set(planned.units.map(({ model }) => model.name))],
+    models: [...new Set(unitsOfJob(planned).map(({ model }) => model.name))],
     tier: planned.tier,
     node_kind: planned.node_kind,
     devices: devicesOf(planned),
@@ -105,8 +105,10 @@ export function jobRecords(
 }
 
 /** Of all nodes of a launch; of CPUs, the shares of cores that its units count by. */
-function devicesOf({ devices_per_node, node_count, units }: PlannedLaunch): number {
+function devicesOf(planned: PlannedLaunch): number {
+  const { devices_per_node, node_count } = planned;
   const { kind, count } = devices_per_node;
+  const units = unitsOfJob(planned);
   const per_node =
     kind === 'cpu' ? Math.max(1, ...units.map((unit) => unit.first_device + unit.device_count)) : count;
   return node_count * Math.max(1, per_node);

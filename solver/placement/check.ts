@@ -3,7 +3,7 @@
  * the placement. Every plan passes here before it is shown.
  */
 import { stageBounds } from '../../spec/model-yaml.ts';
-import type { Placement, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { type Placement, type PlacementQuestion, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { canSleep } from '../../spec/sleeping-engine.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 
@@ -87,7 +87,7 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     number,
     { model: string; native: boolean; sleeps: boolean; bytes: number; arena_bytes: number }[]
   >();
-  for (const unit of launch.units) {
+  for (const unit of unitsOfJob(launch)) {
     const model = question.models.find(({ spec }) => spec.name === unit.model.name);
     if (model === undefined) {
       faults.push(`${unit.unit} is of no model that was asked for`);
@@ -106,8 +106,9 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     const isWithin = unit.pipeline >= stages_min && unit.pipeline <= stages_max;
     if (unit.tensor !== degree || !isWithin || devices !== degree * stages_max)
       faults.push(`${unit.unit} takes ${devices} devices as ${unit.tensor} × ${unit.pipeline}`);
-    if ((unit.nodes ?? 1) !== launch.node_count)
-      faults.push(`${unit.unit} takes ${unit.nodes ?? 1} node(s) of a job of ${launch.node_count}`);
+    const nodes = launch.part?.jobs ?? launch.node_count;
+    if ((unit.nodes ?? 1) !== nodes)
+      faults.push(`${unit.unit} takes ${unit.nodes ?? 1} node(s) of the ${nodes} of its job or jobs`);
     if (unit.device_count % unit.tensor !== 0) faults.push(`a layer of ${unit.unit} is split over nodes`);
     const heads = model.summary?.n_head;
     if (heads !== undefined && heads % unit.tensor !== 0)

@@ -187,10 +187,14 @@ function optionWith(
     };
   const reasons = [engineReason];
   if (precision.reason !== undefined) reasons.push(precision.reason);
-  if (nodes > 1)
+  if (nodes > 1) {
+    const between = `speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`;
     reasons.push(
-      `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`,
+      spec.parallel.jobs === undefined
+        ? `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; ${between}`
+        : `a replica takes ${nodes} jobs of one node each, as parallel.jobs says, and its ${stages_max} stages are divided over them: each starts where there is room, and one that ends is replaced alone; ${between}`,
     );
+  }
   if (cut !== undefined) reasons.push(cut.reason);
   reasons.push(...streamingReasons(way, memory));
   if (pipeline < stages_max)
@@ -266,7 +270,14 @@ function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConst
     };
   if (devices.kind === 'mig' && deviceCount > 1 && engine !== 'native')
     return onOneDevice('MIG slices do not work together on one replica');
-  const nodes = nodesOf(tensor, pipeline, devices.count);
+  const { jobs } = model.spec.parallel;
+  if (jobs !== undefined && pipeline / jobs > devices.count)
+    return {
+      constraint: 'devices_per_node',
+      because: `each of the ${jobs} jobs of a replica takes ${pipeline / jobs} devices (parallel.pipeline ${pipeline}); a node has ${devices.count}`,
+      numbers: { engine, needed: pipeline / jobs, available: devices.count },
+    };
+  const nodes = jobs ?? nodesOf(tensor, pipeline, devices.count);
   const onOneNode = nodes !== undefined && nodes > 1 ? staysOnNode(engine, offer) : undefined;
   if (nodes === undefined || onOneNode !== undefined) {
     const why = nodes === undefined ? '' : `, and ${onOneNode}`;

@@ -1,4 +1,5 @@
 import type { UnitSpec } from '../../spec/launch.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
@@ -128,7 +129,7 @@ export class Packing {
   }
 
   launches(): PlannedLaunch[] {
-    return this.#nodes.map((node) => launchOf(node, this.#question));
+    return this.#nodes.flatMap((node) => jobsOf(launchOf(node, this.#question)));
   }
 
   #firstDevice(option: PlacementOption, node: OpenNode, sharing: Sharing, time: number): number | undefined {
@@ -220,8 +221,9 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
 
 function unitOf(option: PlacementOption, replica: number, replicas: number, first: number): UnitSpec {
   const { model, tensor, pipeline } = option;
-  const asked = model.spec.parallel.pipeline;
-  const stages = typeof asked === 'number' ? pipeline : asked;
+  const { pipeline: asked, jobs } = model.spec.parallel;
+  const parallel: ModelSpec['parallel'] = { tensor, pipeline: typeof asked === 'number' ? pipeline : asked };
+  if (jobs !== undefined) parallel.jobs = jobs;
   return {
     unit: unitName(model.spec.name, replica),
     node_index: 0,
@@ -229,7 +231,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     engine: option.engine,
     model_path: model.model_path,
     // As it was decided: nothing in a job is `auto` any more. A range of stages stays one: it may have others later.
-    model: { ...model.spec, replicas, precision: option.precision, parallel: { tensor, pipeline: stages } },
+    model: { ...model.spec, replicas, precision: option.precision, parallel },
     device_kind: option.offer.devices.kind,
     device_count: devicesOnNode(option),
     tensor,
@@ -292,6 +294,19 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   };
   if (page_cache_bytes > 0) launch.page_cache_bytes = page_cache_bytes;
   return launch;
+}
+
+/** A replica whose stages are divided over jobs is one job for each of its nodes; the first one answers for it. */
+function jobsOf(launch: PlannedLaunch): PlannedLaunch[] {
+  const { units, node_count } = launch;
+  const [unit] = units;
+  if (unit?.model.parallel.jobs === undefined) return [launch];
+  return Array.from({ length: node_count }, (_, node_index) => ({
+    ...launch,
+    node_count: 1,
+    units: node_index === 0 ? units : [],
+    part: { group: unit.unit, node_index, jobs: node_count, lends_to: node_index === 0 ? [] : units },
+  }));
 }
 
 /** A job is given only the devices it uses, counted from 0. */

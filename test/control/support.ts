@@ -9,7 +9,7 @@ import type { JobSnapshot } from '../../control/state/job-snapshot.ts';
 import type { EndedLaunch, LaunchRecord } from '../../control/state/launch-record.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
-import type { PlannedLaunch } from '../../spec/plan.ts';
+import { type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { type SiteConfig, siteSchema } from '../../spec/site.ts';
 import { stateLayout } from '../../spec/state-layout.ts';
 
@@ -48,6 +48,18 @@ export function plannedLaunch(unit: string): PlannedLaunch {
       },
     ],
   };
+}
+
+/** The jobs of a replica whose stages are divided over so many. */
+export function partsOf(unit: string, jobs: number): PlannedLaunch[] {
+  const { units, ...launch } = plannedLaunch(unit);
+  const stages = Array.from({ length: jobs }, (_, stage) => ({ begin: 2 * stage, end: 2 * stage + 2 }));
+  const cut = units.map((each) => ({ ...each, pipeline: jobs, nodes: jobs, stages }));
+  return Array.from({ length: jobs }, (_, node_index) => ({
+    ...launch,
+    units: node_index === 0 ? cut : [],
+    part: { group: unit, node_index, jobs, lends_to: node_index === 0 ? [] : cut },
+  }));
 }
 
 /** What a test says of a launch; what its phase has besides is filled in. */
@@ -176,7 +188,7 @@ export function writeAgentState(
   facts: Partial<AgentState> & { model?: 'loading' | 'serving' | 'failed' } = {},
 ): void {
   const { model = 'serving', ...rest } = facts;
-  const unit = launch.planned.units[0]!;
+  const [unit] = unitsOfJob(launch.planned);
   const state: AgentState = {
     format: 1,
     launch_id: launch.launch_id,
@@ -193,7 +205,7 @@ export function writeAgentState(
       {
         session_id: 's',
         role: 'device-worker',
-        unit: unit.unit,
+        unit: unit!.unit,
         engine: 'native',
         models: [
           {

@@ -97,3 +97,39 @@ test('stages on two nodes of a job talk through their agents', async () => {
     await second.kill();
   }
 });
+
+/** One job of several over which the stages of a unit are divided. */
+async function partOf(site: Site, node_index: number, group = 'm-0.1'): Promise<RunningAgent> {
+  const unit = await cutUnit({ device_count: 1, nodes: 2, stages });
+  return site.start([unit], { ...emulated, part: { group, node_index } });
+}
+
+test('stages in two jobs: one that is lost is started again elsewhere, and the other goes on with it', async () => {
+  await using site = await Site.open();
+  const expected = await whole();
+  const first = await partOf(site, 0);
+  // Of the same model and user, and of another pipeline: with it nothing serves.
+  const stranger = await partOf(site, 1, 'm-0.2');
+  await pidOfStage(stranger, 1);
+  await pidOfStage(first, 0);
+  const loading = async (): Promise<boolean | undefined> =>
+    (await first.state())?.sessions.some(({ models }) => models[0]?.state === 'loading') || undefined;
+  await eventually(loading, 'the first stage to wait for the second');
+  const second = await partOf(site, 1);
+  const record = await site.serving('m');
+  expect(await answer(site, record)).toBe(expected);
+  await stranger.kill();
+  const pid = await pidOfStage(first, 0);
+  await second.kill();
+  await eventually(loading, 'the pipeline to be noticed as broken');
+  await partOf(site, 1);
+  const again = await eventually(
+    async () => (await answer(site, await site.serving('m')).catch(() => undefined)) ?? undefined,
+    'an answer with the stage in another job',
+    30_000,
+  );
+  expect(again).toBe(expected);
+  // The process that has the requests, its weights and its session are those from before.
+  expect(await pidOfStage(first, 0)).toBe(pid);
+  expect((await site.serving('m')).session_id).toBe(record.session_id);
+});

@@ -1,0 +1,152 @@
+/** The keeper and the jobs of one pipeline: the loss of one is the loss of that one alone; all are renewed together. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { keepDeployment } from '../../../control/keeper/keep-deployment.ts';
+import { assess } from '../../../control/reconcile/assess.ts';
+import { mergePlan } from '../../../control/reconcile/decide.ts';
+import { Reconciler } from '../../../control/reconcile/reconciler.ts';
+import { type DeploymentState, wantedLaunches } from '../../../control/state/deployment-state.ts';
+import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
+import type { LaunchRecord } from '../../../control/state/launch-record.ts';
+import { defaultKeepSettings } from '../../../solver/keeping/keep.ts';
+import type { AgentState } from '../../../spec/agent-state.ts';
+import { type LaunchSpec, launchSchema } from '../../../spec/launch.ts';
+import {
+  deploymentState,
+  launchRecord,
+  partsOf,
+  ScriptedRunner,
+  site,
+  temporaryStore,
+  writeAgentState,
+} from '../support.ts';
+
+let place: ReturnType<typeof temporaryStore>;
+let runner: ScriptedRunner;
+beforeEach(() => {
+  place = temporaryStore();
+  runner = new ScriptedRunner();
+});
+afterEach(() => place.dispose());
+
+const common = () => ({
+  store: place.store,
+  command: 'keeper',
+  now_ms: () => Date.now(),
+  emit: () => undefined,
+});
+const reconciler = (): Reconciler =>
+  new Reconciler({ ...common(), site, runner, facts: { user: 'someone', environment: {} } });
+
+async function round(): Promise<DeploymentState> {
+  const settings = { ...defaultKeepSettings, signal_s: 0, gpu_hours: undefined };
+  const keeping = { ...common(), reconciler: reconciler(), settings, replaceLost: async () => false };
+  await keepDeployment(keeping, 'demo');
+  return place.store.require('demo');
+}
+
+const wanted = async (): Promise<LaunchRecord[]> => wantedLaunches(await round());
+const specOf = ({ launch_id }: LaunchRecord): LaunchSpec =>
+  launchSchema.parse(
+    JSON.parse(readFileSync(join(place.store.launchFolder('demo', launch_id), 'launch.json'), 'utf8')),
+  );
+const news = (launch: LaunchRecord, facts: Partial<JobSnapshot>): void => {
+  const job = runner.jobs.get(launch.job_id!)!;
+  job.snapshot = { ...job.snapshot, ...facts };
+};
+
+/** A stage as its agent says that it has it, on another node than the first. */
+function writeStage(launch: LaunchRecord, node: string, stage: number): void {
+  const session: AgentState['sessions'][number] = {
+    session_id: `s${stage}`,
+    role: 'device-worker',
+    unit: `cut-0-stage${stage}`,
+    units: [],
+    pid: 1,
+    engine: 'native',
+    models: [],
+    stages: [{ unit: 'cut-0', model: 'm', stage, stages: 2, begin: 2 * stage, end: 2 * stage + 2 }],
+  };
+  writeAgentState(place.store, launch, { node, sessions: [session] });
+}
+
+/** Two jobs that serve a replica together, beside one of its own. */
+async function serving(): Promise<[LaunchRecord, LaunchRecord, LaunchRecord]> {
+  place.store.prepareDeployment('demo');
+  const ids = ['a', 'b'].map((digit) => digit.repeat(16));
+  const parts = mergePlan(
+    [],
+    partsOf('cut-0', 2),
+    ({ part }) => `${part!.node_index}`,
+    (_, at) => ids[at]!,
+  );
+  place.store.write(deploymentState([...parts, launchRecord(1)], { kept: true }));
+  const [first, second, alone] = await wanted();
+  writeAgentState(place.store, first!);
+  writeAgentState(place.store, alone!);
+  writeStage(second!, 'n1', 1);
+  return (await wanted()) as [LaunchRecord, LaunchRecord, LaunchRecord];
+}
+
+it('are one replica, whose stages are where the agents of both jobs say', async () => {
+  const [first, second] = await serving();
+  expect([first.served_at_ms, second.served_at_ms]).toEqual([expect.any(Number), expect.any(Number)]);
+  const { state, observation } = await reconciler().pass('demo');
+  expect(assess(state, observation)).toMatchObject({
+    phase: 'serving',
+    replicas_wanted: 2,
+    replicas_serving: 2,
+  });
+  const [unit] = observation.launches.get(first.launch_id)!.units;
+  expect(unit!.stages).toMatchObject([{ stage: 1, node: 'n1', begin: 2, end: 4, runs: true }]);
+  expect(observation.launches.get(second.launch_id)!.units).toEqual([]);
+  // What the agents are told.
+  const specs = [first, second].map(specOf);
+  expect(specs.map(({ part }) => part!.node_index)).toEqual([0, 1]);
+  expect(specs[1]!.part!.group).toBe(specs[0]!.part!.group);
+  expect(specs[1]!.units).toEqual(specs[0]!.units);
+});
+
+it('are lost together for those who wait for the replica', async () => {
+  const [, second] = await serving();
+  runner.end(second.job_id!, { state: 'FAILED' });
+  const { state, observation } = await reconciler().pass('demo');
+  expect(assess(state, observation)).toMatchObject({
+    replicas_failed: 1,
+    replicas_serving: 1,
+    phase: 'degraded',
+  });
+});
+
+it('one that ends is replaced alone, in its place of the pipeline', async () => {
+  const [first, second, alone] = await serving();
+  runner.end(second.job_id!, { state: 'PREEMPTED' });
+  const after = await wanted();
+  expect(after.map(({ launch_id }) => launch_id)).toEqual([
+    first.launch_id,
+    expect.not.stringMatching(second.launch_id),
+    alone.launch_id,
+  ]);
+  expect(after[1]).toMatchObject({ phase: 'submitted', planned: { part: second.planned.part } });
+  expect(specOf(after[1]!).part).toEqual(specOf(second).part);
+  expect(runner.cancelled).toEqual([]);
+});
+
+it('are renewed together, and end once the others serve', async () => {
+  const [first, second, alone] = await serving();
+  news(second, { start_time_ms: Date.now() - 3_600_000, end_time_limit_ms: Date.now() + 1000 });
+  const [first2, second2, alone2] = await wanted();
+  expect(alone2!.launch_id).toBe(alone.launch_id);
+  expect([first2!.launch_id, second2!.launch_id]).not.toContain(first.launch_id);
+  expect(second2!.planned.part!.group).toBe(first2!.planned.part!.group);
+  expect(second2!.planned.part!.group).not.toBe(second.planned.part!.group);
+  expect([first2!.phase, second2!.phase]).toEqual(['submitted', 'submitted']);
+  // Nothing of the old pipeline goes before the new one serves.
+  await round();
+  expect(runner.cancelled).toEqual([]);
+  writeAgentState(place.store, first2!);
+  await round();
+  await round();
+  expect(runner.cancelled.map(({ job_id }) => job_id).sort()).toEqual([first.job_id, second.job_id].sort());
+});

@@ -1,0 +1,61 @@
+/** Stages of one replica over several jobs of one node each: what the plan says of them. */
+import { describe, expect, it } from 'vitest';
+import { checkPlacement } from '../../../solver/placement/check.ts';
+import { place } from '../../../solver/placement/placement.ts';
+import { type Placement, unitsOfJob } from '../../../spec/plan.ts';
+import { ask, cpus, gguf } from './support.ts';
+
+const nodes = (count: number) => {
+  const offer = cpus('Xeon-8480+', count, ['avx512_bf16']);
+  return { ...offer, devices: { ...offer.devices, count: 2 } };
+};
+const planned = (parallel: object, count = 4, more: object = {}): Placement =>
+  place(ask([gguf('cut', '8b', { parallel, ...more })], [nodes(count)]));
+
+describe('a replica over several jobs', () => {
+  it('is a job of one node for each of its parts, and a replica in the first one alone', () => {
+    const plan = planned({ pipeline: 4, jobs: 2 });
+    expect(plan.launches.map(({ node_count }) => node_count)).toEqual([1, 1]);
+    expect(plan.launches.map(({ units }) => units.map(({ unit }) => unit))).toEqual([['cut-0'], []]);
+    expect(plan.launches.map(({ part }) => [part?.group, part?.node_index, part?.jobs])).toEqual([
+      ['cut-0', 0, 2],
+      ['cut-0', 1, 2],
+    ]);
+    const [first, second] = plan.launches.map(unitsOfJob);
+    expect(second).toEqual(first);
+    expect(first).toMatchObject([{ nodes: 2, device_count: 2, pipeline: 4, node_index: 0 }]);
+    expect(first![0]!.stages).toHaveLength(4);
+    expect(plan.models[0]).toMatchObject({ replicas: 1 });
+    expect(plan.models[0]!.reasons.join()).toMatch(/takes 2 jobs of one node each/);
+  });
+
+  it('asks each job for its own devices alone', () => {
+    const [narrow, wide] = [{ pipeline: 2, jobs: 2 }, { pipeline: 2 }].map((each) => planned(each).launches);
+    expect(narrow).toHaveLength(2);
+    expect(wide).toHaveLength(1);
+    for (const job of narrow!) expect(job.cpus_per_node).toBeLessThan(wide![0]!.cpus_per_node);
+  });
+
+  it('is one of several replicas, each with a group of its own', () => {
+    const plan = planned({ pipeline: 2, jobs: 2 }, 4, { replicas: 2 });
+    expect(plan.launches.map(({ part }) => part?.group)).toEqual(['cut-0', 'cut-0', 'cut-1', 'cut-1']);
+    expect(plan.unplaced).toEqual([]);
+  });
+
+  it('has no place where nodes are too few, or have too few devices', () => {
+    expect(planned({ pipeline: 2, jobs: 2 }, 1).unplaced).toEqual([{ model: 'cut', replicas: 1 }]);
+    expect(planned({ pipeline: 8, jobs: 2 }).rejected).toMatchObject([
+      { constraint: 'devices_per_node', needed: 4, available: 2 },
+    ]);
+  });
+
+  it('is found unsound where a job is left out of its nodes', () => {
+    const parallel = { pipeline: 4, jobs: 2 };
+    const question = ask([gguf('cut', '8b', { parallel })], [nodes(4)]);
+    const plan = place(question);
+    expect(checkPlacement(question, plan)).toEqual([]);
+    const [first, second] = plan.launches;
+    const alone = { ...second!, part: { ...second!.part!, jobs: 1 } };
+    expect(checkPlacement(question, { ...plan, launches: [first!, alone] }).join()).toMatch(/2 node\(s\)/);
+  });
+});
