@@ -29,7 +29,7 @@ export interface DevicePoolOptions extends WeightPoolOptions {
 }
 
 /** A range of the pool; see `DevicePool.reserve`. */
-export interface Reservation {
+export interface PoolRange {
   readonly offset: number;
   readonly bytes: number;
   /** Nobody uses it any more. */
@@ -159,7 +159,7 @@ export class DevicePool {
    * A part of the pool for its owner alone, whatever lies there: tensors that nobody uses go for it.
    * @returns undefined where there is no room for it
    */
-  reserve(bytes: number, use: 'arena' | 'scratch', model: string): Reservation | undefined {
+  reserve(bytes: number, use: 'arena' | 'scratch', model: string): PoolRange | undefined {
     const owner = { kind: 'reserved', use, model } as const;
     const alignment = Math.max(reservation_alignment_bytes, this.memory.alignment_bytes);
     const region =

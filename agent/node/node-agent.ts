@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { LocalSession, type Registry, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import type { AgentPhase, AgentState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
+import { type LaunchSpec, type UnitSpec, unitsOnNode } from '../../spec/launch.ts';
 import type { DeviceDescription, SessionMetadata } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
@@ -188,13 +188,8 @@ export class NodeAgent {
   async #start(): Promise<void> {
     this.#changed();
     this.#log.info({ pid: process.pid, job: this.#identity.job_id }, 'node agent started');
-    const [launch, { node_index }] = [this.#launch, this.#identity];
-    this.#devices = discoverDevices(launch, node_index, this.#environment);
-    const units = unitsOnNode(launch.units, this.#node_index);
-    this.#assignment = assignDevices(units, this.#devices, this.#node_index);
-    this.#noticeDevices(this.#devices, this.#assignment);
-    this.#changed();
-
+    const launch = this.#launch;
+    const { units, devices, assignment } = this.#assign();
     const runtime_folder = makeRuntimeFolder(launch.runtime_folder, this.#environment);
     this.#guard = new OrphanGuard(runtime_folder, this.#environment);
     await endLeftContainers(launch.engine_prefix, this.#environment, this.#log);
@@ -212,7 +207,7 @@ export class NodeAgent {
     const metadata = this.#metadata(choice, port);
     this.#session = await LocalSession.join(
       registry,
-      this.#ownMetadata(metadata, this.#devices),
+      this.#ownMetadata(metadata, devices),
       () => this.#changed(),
       () => this.#provider?.delegation,
     );
@@ -229,8 +224,8 @@ export class NodeAgent {
       provider: () => this.#provider?.delegation?.provider_id,
     });
     asked.throwIfAborted();
-    const turns = turnsOf(this.#assignment.groups, this.#log);
-    this.#supervisors = this.#assignment.groups.map((group, index) =>
+    const turns = turnsOf(assignment.groups, this.#log);
+    this.#supervisors = assignment.groups.map((group, index) =>
       this.#supervisorOf(group, {
         turns: turns.get(group),
         registry,
@@ -255,6 +250,18 @@ export class NodeAgent {
       log: this.#log,
     });
     this.#changed();
+  }
+
+  /** Finds the devices of the node, and gives them to the units that are for it. */
+  #assign(): { units: UnitSpec[]; devices: NodeDevices; assignment: DeviceAssignment } {
+    const devices = discoverDevices(this.#launch, this.#identity.node_index, this.#environment);
+    const units = unitsOnNode(this.#launch.units, this.#node_index);
+    const assignment = assignDevices(units, devices, this.#node_index);
+    this.#devices = devices;
+    this.#assignment = assignment;
+    this.#noticeDevices(devices, assignment);
+    this.#changed();
+    return { units, devices, assignment };
   }
 
   #ownMetadata(metadata: UnitMetadata, devices: NodeDevices): SessionMetadata {

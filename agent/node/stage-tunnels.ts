@@ -27,8 +27,8 @@ export interface StageTunnelsOptions {
 }
 
 /**
- * Joins the rings of pipelines whose stages are on several nodes of a job, or of several jobs. A worker reaches the stage behind it by a
- * unix socket in any case; where that stage is on another node, the socket is the agent's, which passes what comes
+ * Joins the rings of pipelines whose stages are on several nodes of a job, or of several jobs. A worker reaches the
+ * stage behind it by a unix socket in any case; where that stage is on another node, the socket is the agent's, which passes what comes
  * on over TLS with pinned keys, and the agent there to its worker. Nothing new listens on a network.
  *
  *     worker ──► p…-2.sock ── agent ══ TLS, HTTP upgrade ══ agent ── p…-2.sock ──► worker of stage 2
@@ -109,7 +109,7 @@ export class StageTunnels {
     );
   }
 
-  /** Whether a session is an agent that may have stages of the same pipelines: of this job, or of one with its group. */
+  /** Whether a session is an agent that may have stages of the same pipelines: of this job, or of its group. */
   #belongsTo({ metadata }: SessionRecord): boolean {
     const { launch_id, deployment, part } = this.#options.launch;
     if (metadata.role !== 'node-agent') return false;

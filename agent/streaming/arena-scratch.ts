@@ -2,14 +2,14 @@ import { CallbackBufferType } from '../../native/callback-buffer-type.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { PoolPart } from '../backend/pool-memory.ts';
 import type { ScratchMemory, ScratchSource } from '../engine/scratch.ts';
-import type { DevicePool, Reservation } from '../memory/device-pool.ts';
+import type { DevicePool, PoolRange } from '../memory/device-pool.ts';
 
 /** Least that is taken; more is taken in powers of two, so that parts of almost one size have one memory. */
 const piece_bytes_min = 256 * 1024;
 
 /** A range that results of several parts have. */
 interface SharedPiece {
-  readonly place: Reservation;
+  readonly place: PoolRange;
   users: number;
 }
 

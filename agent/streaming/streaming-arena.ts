@@ -1,7 +1,7 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { PoolMemory } from '../backend/pool-memory.ts';
-import type { DevicePool, Reservation } from '../memory/device-pool.ts';
+import type { DevicePool, PoolRange } from '../memory/device-pool.ts';
 import type { TensorLoader } from '../memory/load/tensor-loader.ts';
 import { ArenaScratch } from './arena-scratch.ts';
 
@@ -23,8 +23,8 @@ export interface ArenaOptions {
 }
 
 /**
- * A range of a device's pool for models that are larger than it. Weights stay in host memory: in the page cache of their
- * files, which all workers of a node share. One model streams at a time, and a switch to another costs nothing but what
+ * A range of a device's pool for models that are larger than it. Weights stay in host memory: in the page cache of
+ * their files, which all workers of a node share. One model streams at a time, and a switch to another costs nothing but what
  * was brought in advance for the one before. Results of graphs lie elsewhere in the pool, those of all parts in one
  * place (`ArenaScratch`).
  *
@@ -38,7 +38,7 @@ export class StreamingArena {
   readonly bytes: number;
   readonly ring: { offset: number; bytes: number };
   readonly copy_threads: number;
-  readonly #place: Reservation;
+  readonly #place: PoolRange;
   readonly #resident: { begin: number; end: number };
   /** Ranges that parts have, in the order of their offsets. */
   readonly #taken: { begin: number; end: number }[] = [];

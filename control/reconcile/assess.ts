@@ -99,7 +99,7 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   return { phase: withOthers(phase, state, counts), reasons, ...counts };
 }
 
-/** Replicas as they stand; one whose stages are divided over jobs is lost with any of them, until another has its place. */
+/** Replicas as they stand; one whose stages are on several jobs is lost with any of them, until another replaces it. */
 function replicasOf(wanted: readonly LaunchRecord[], { launches }: Observation): UnitStatus[] {
   const lost = new Set(
     wanted.flatMap(({ launch_id, phase, planned: { part } }) => {

@@ -5,8 +5,8 @@
  *     group 1:  A  B  ──►  A  B'                group 1:  A  B
  *                                               group 2:  A' B'   and then only these
  *
- * One that is replaced keeps its group: the others find it there, with the weights that they have. A coordinator and its
- * successor cannot share a stage, which is in one ring; so all parts are renewed at once, in a group that nobody has.
+ * One that is replaced keeps its group: the others find it there, with the weights that they have. A coordinator and
+ * its successor cannot share a stage, which is in one ring; so all parts are renewed at once, in a group that nobody has.
  */
 import { unitsOfJob } from '../../spec/plan.ts';
 import type { LaunchRecord } from './launch-record.ts';

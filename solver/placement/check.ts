@@ -70,6 +70,17 @@ export function checkPlacement(question: PlacementQuestion, placement: Placement
   return wrong;
 }
 
+/** A unit on a device that others may have as well. */
+interface Sharer {
+  model: string;
+  native: boolean;
+  sleeps: boolean;
+  /** Its own, without the arena. */
+  bytes: number;
+  /** Of the arena that all streamed models of the device share. */
+  arena_bytes: number;
+}
+
 function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): string[] {
   const faults: string[] = [];
   const offers = question.node_kinds.filter(
@@ -83,10 +94,7 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
   const limit = launch.time_limit_s;
   if (limit !== undefined && offer.time_limit_max_s !== undefined && limit > offer.time_limit_max_s)
     faults.push(`${limit} s of wall time of ${offer.time_limit_max_s}`);
-  const taken = new Map<
-    number,
-    { model: string; native: boolean; sleeps: boolean; bytes: number; arena_bytes: number }[]
-  >();
+  const taken = new Map<number, Sharer[]>();
   for (const unit of unitsOfJob(launch)) {
     const model = question.models.find(({ spec }) => spec.name === unit.model.name);
     if (model === undefined) {
@@ -129,6 +137,12 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
       taken.set(device, sharers);
     }
   }
+  return [...faults, ...sharingFaults(taken, offer.devices.memory_bytes)];
+}
+
+/** @param taken by device */
+function sharingFaults(taken: ReadonlyMap<number, readonly Sharer[]>, memory_bytes: number): string[] {
+  const faults: string[] = [];
   for (const [device, sharers] of taken) {
     // Of engines that sleep one is awake.
     const inTurns = sharers.every(({ sleeps }) => sleeps);
@@ -137,8 +151,7 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
       : sharers.reduce((sum, each) => sum + each.bytes, 0);
     // Models whose weights are streamed have one arena.
     const bytes = own_bytes + Math.max(...sharers.map((each) => each.arena_bytes));
-    if (bytes > offer.devices.memory_bytes)
-      faults.push(`device ${device}: ${Math.ceil(bytes)} bytes of ${offer.devices.memory_bytes}`);
+    if (bytes > memory_bytes) faults.push(`device ${device}: ${Math.ceil(bytes)} bytes of ${memory_bytes}`);
     if (sharers.length === 1) continue;
     if (!inTurns && sharers.some(({ native }) => !native))
       faults.push(`device ${device} is shared by a wrapped engine`);

@@ -175,7 +175,10 @@ function sharedBy({ engine, model, device_count }: PlacementOption): 'native' | 
   return device_count === 1 && canSleep(engine, model.spec) ? 'turns' : 'one';
 }
 
-/** Of a device with one replica more, its arena left out: of engines that take turns one is awake, and the others leave a little there. */
+/**
+ * Of a device with one replica more, its arena left out: of engines that take turns one is awake, and the others leave
+ * a little there.
+ */
 function bytesWith(device: OpenDevice, option: PlacementOption): number {
   const bytes = option.memory.bytes_per_device - arenaOf_bytes(option);
   if (sharedBy(option) !== 'turns') return device.bytes + bytes;

@@ -11,7 +11,7 @@ const additions = [0, 0.25, 0.5, 0.75, 1] as const;
 
 type WeightsOfModel = Pick<ModelFileSummary, 'n_layer' | 'weight_bytes' | 'weight_bytes_of'>;
 
-/** Parts that the executor streams: the layers, the last one with the head. Rows of the embedding are read by the host. */
+/** Parts that the executor streams: the layers, the last one with the head. The host reads rows of the embedding. */
 export function streamedParts_bytes({ n_layer, weight_bytes, weight_bytes_of }: WeightsOfModel): number[] {
   const { embedding, layers, output } = weight_bytes_of;
   // A head without a matrix of its own is the embedding.

@@ -1,4 +1,4 @@
-/** Weights that stay in host memory, through a real device worker: the tokens of resident ones, whatever comes between. */
+/** Weights that stay in host memory, through a real device worker: tokens of resident ones, whatever comes between. */
 import { copyFileSync, statSync, utimesSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

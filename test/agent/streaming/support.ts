@@ -5,7 +5,7 @@ import { synthPresets } from '../../../native/synth/presets.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 
-/** A model of so many layers that four parts of it fit nowhere together; it is kept for later runs. @returns its path */
+/** A model of so many layers that four parts fit nowhere together; it is kept for later runs. @returns its path */
 export async function deepModel(
   preset: string,
   quantization: SynthQuantization,

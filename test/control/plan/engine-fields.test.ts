@@ -46,6 +46,7 @@ const elsewhere: ReadonlySet<FieldName> = new Set([
   'parsers',
   // Of the native engine alone.
   'weights',
+  'parallel.jobs',
   'latency_sensitivity',
   'batch_invariant',
   'kernels',
@@ -75,7 +76,7 @@ function lineOf(engine: ResolvedEngine, asked: object): CommandLine {
 
 test('every field is in the table, and nothing else is', () => {
   const split = {
-    parallel: ['tensor', 'pipeline'],
+    parallel: ['tensor', 'pipeline', 'jobs'],
     timeouts: Object.keys(modelSchema.shape.timeouts.parse({})),
   };
   // `total_s` has no default, so that it is not among the parsed ones.

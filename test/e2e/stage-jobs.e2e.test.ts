@@ -1,0 +1,164 @@
+/**
+ * A pipeline whose stages are jobs of their own on a real Slurm cluster: Slurm preempts the job of one of them in
+ * mid-answer, and it is ended for good in another one; the client's answers are those of the whole model. On a cluster
+ * of its own, since other jobs take its nodes.
+ */
+import OpenAI from 'openai';
+import { afterAll, beforeAll, beforeEach, expect, it, onTestFailed } from 'vitest';
+import type { CommandResult } from '../../slurm/command-runner.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import { UserHome } from '../cluster/user-home.ts';
+import { eventually } from '../mesh/support.ts';
+
+let home: UserHome;
+let cluster: Cluster;
+let client: OpenAI;
+/** What the whole model answers. */
+let expected: string;
+
+beforeAll(async () => {
+  home = await UserHome.open({
+    cluster: 'stage-jobs',
+    site: (shipped) =>
+      shipped
+        .replace('name: test-cluster', 'name: stage-jobs')
+        // Answers take seconds, so that losses meet them.
+        .replaceAll(/^( +)emulated: cpu$/gm, '$1emulated: cpu\n$1emulated_step_ms: 40'),
+  });
+  ({ cluster } = home);
+}, 120_000);
+afterAll(() => home?.close(), 120_000);
+beforeEach(() => {
+  onTestFailed(async () => console.error(await home.explain()));
+});
+
+const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
+
+async function deploy(name: string, parallel: object): Promise<void> {
+  const model = {
+    name: 'cut',
+    source: './toy.gguf',
+    engine: 'native',
+    parallel,
+    cpu_threads: 1,
+    context_tokens: 1024,
+    max_sequences: 4,
+    batch_invariant: true,
+    tier: 'scavenger',
+    devices: { kind: 'gpu', node_kinds: ['scavenge-gh200'] },
+  };
+  // Each job has a node for itself, so that one of them is preempted alone.
+  const file = home.write(`${name}.yaml`, { name, models: [model], slurm: { extra: ['--exclusive'] } });
+  const { code, stdout, stderr } = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '90s');
+  expect(code, stderr + stdout).toBe(0);
+  const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
+  client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
+}
+
+interface Launch {
+  job_id: string;
+  superseded: boolean;
+  job?: { state: string; nodes?: string };
+  units: { unit: string; state: string; stages?: { stage: number; node: string }[] }[];
+  lends_to?: { units: string[]; number: number; of: number };
+}
+
+/** The jobs that the pipeline is to consist of, in the order of their stages. */
+async function parts(): Promise<[Launch, Launch]> {
+  const { code, stdout, stderr } = await hpcserve('status', 'cut', '--json');
+  expect(code, stderr).toBe(0);
+  const { launches } = (JSON.parse(stdout) as { deployments: { launches: Launch[] }[] }).deployments[0]!;
+  return launches.filter(({ superseded }) => !superseded) as [Launch, Launch];
+}
+
+/** A long greedy answer. @param begun called once, with its first words */
+async function answer(begun: () => Promise<void> = async () => undefined): Promise<string> {
+  const chunks = await client.completions.create({
+    model: 'cut',
+    prompt: 'Stages of a pipeline',
+    max_tokens: 150,
+    temperature: 0,
+    stream: true,
+    ...{ ignore_eos: true },
+  });
+  let text = '';
+  let lost: Promise<void> | undefined;
+  for await (const { choices } of chunks) {
+    text += choices[0]?.text ?? '';
+    if (text !== '') lost ??= begun();
+  }
+  await lost;
+  return text;
+}
+
+it('answers with the tokens of the whole model', async () => {
+  await deploy('whole', {});
+  expected = await answer();
+  expect(expected.length).toBeGreaterThan(150);
+  const stopped = await hpcserve('stop', 'whole', '--yes');
+  expect(stopped.code, stopped.stderr).toBe(0);
+
+  await deploy('cut', { pipeline: 2, jobs: 2 });
+  expect(await answer()).toBe(expected);
+  const [first, second] = await parts();
+  expect(first.job_id).not.toBe(second.job_id);
+  const nodes = [first, second].map(({ job }) => job!.nodes!);
+  expect(new Set(nodes).size).toBe(2);
+  expect(first.units).toMatchObject([
+    { unit: 'cut-0', state: 'serving', stages: nodes.map((node, stage) => ({ node, stage })) },
+  ]);
+  expect(second).toMatchObject({ units: [], lends_to: { units: ['cut-0'], number: 2, of: 2 } });
+  const { stdout } = await hpcserve('status', 'cut');
+  expect(stdout).toMatch(/1 of 1 replicas serve/);
+  expect(stdout).toContain('cut-0 (part 2 of 2)');
+  expect(stdout).toMatch(/pipeline 2, in each of 2 jobs on scavenge-gh200 .*as planned/);
+}, 240_000);
+
+it('goes on with an answer whose second stage Slurm preempts, once its job runs again', async () => {
+  const [first, second] = await parts();
+  const preempt = async (): Promise<void> => {
+    const urgent = ['sbatch', '--partition=gh200', `--nodelist=${second.job!.nodes}`, '--gres=gpu:gh200:4'];
+    const { code, stderr } = await cluster.runAs('user', [...urgent, '--output=/dev/null', '--wrap=sleep 4']);
+    expect(code, stderr).toBe(0);
+    await eventually(
+      async () => (await restarts(second)) > 0 || undefined,
+      'Slurm to put the job back into the queue',
+      60_000,
+    );
+  };
+  expect(await answer(preempt)).toBe(expected);
+  // The same jobs: one went on, and one ran again.
+  expect((await parts()).map(({ job_id }) => job_id)).toEqual([first.job_id, second.job_id]);
+  expect(await restarts(first)).toBe(0);
+}, 180_000);
+
+it('goes on with an answer whose second stage is ended, once the keeper has started it elsewhere', async () => {
+  const [first, second] = await parts();
+  const end = async (): Promise<void> => {
+    const { code, stderr } = await cluster.runAs('user', ['scancel', second.job_id]);
+    expect(code, stderr).toBe(0);
+  };
+  expect(await answer(end)).toBe(expected);
+  const [first2, second2] = await parts();
+  expect(first2.job_id).toBe(first.job_id);
+  expect(second2.job_id).not.toBe(second.job_id);
+  expect(second2).toMatchObject({ lends_to: { number: 2 }, job: { state: 'RUNNING' } });
+}, 180_000);
+
+it('goes on with an answer whose first stage is ended: another job has it, and the second one stays', async () => {
+  const [first, second] = await parts();
+  const end = async (): Promise<void> => {
+    const { code, stderr } = await cluster.runAs('user', ['scancel', first.job_id]);
+    expect(code, stderr).toBe(0);
+  };
+  expect(await answer(end)).toBe(expected);
+  const [first2, second2] = await parts();
+  expect(first2.job_id).not.toBe(first.job_id);
+  expect(second2.job_id).toBe(second.job_id);
+}, 180_000);
+
+/** How often Slurm has put its job back into the queue. */
+async function restarts({ job_id }: Launch): Promise<number> {
+  const { stdout } = await cluster.runAs('user', ['scontrol', '--oneliner', 'show', 'job', job_id]);
+  return Number(/ Restarts=(\d+)/.exec(stdout)?.[1] ?? 0);
+}
