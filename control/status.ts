@@ -6,6 +6,7 @@ import { stageBounds } from '../spec/model-yaml.ts';
 import type { PlannedGroup, PlannedLaunch, PlannedWorkload } from '../spec/plan.ts';
 import { alwaysOn } from '../spec/scaling.ts';
 import { inspectGateway } from './gateway/process.ts';
+import { inspectProcesses, type ProcessesReport } from './gateway/processes.ts';
 import { baseUrl } from './gateway/url.ts';
 import { readGranularityFile, type SeenPipeline } from './pipelines/granularity-file.ts';
 import { liveFacts } from './plan/live-facts.ts';
@@ -34,6 +35,8 @@ export interface GatewayReport {
   url?: string;
   hostname?: string;
   because?: string;
+  /** Absent unless it runs. */
+  relays?: ProcessesReport;
 }
 
 export interface LaunchReport {
@@ -318,12 +321,16 @@ function unitReport(
 }
 
 export async function reportGateway(operations: Operations): Promise<GatewayReport> {
-  const status = await inspectGateway(operations.store.layout);
+  const { layout } = operations.store;
+  const status = await inspectGateway(layout);
   if (status.state === 'not_running') return { state: status.state, because: status.because };
-  return {
+  const report: GatewayReport = {
     state: status.state,
     url: baseUrl(status.endpoint),
     hostname: status.endpoint.hostname,
     because: 'because' in status ? status.because : undefined,
   };
+  const relays = await inspectProcesses(layout, status);
+  if (relays) report.relays = relays;
+  return report;
 }

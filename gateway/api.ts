@@ -4,6 +4,7 @@ import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { ApiKey, KeyStore, Ledger } from '../ledger/index.ts';
 import type { LocalSession } from '../mesh/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import type { GatewayProcesses } from '../spec/gateway-processes.ts';
 import { printableName } from '../spec/printable-name.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
 import { headers } from '../spec/wire.ts';
@@ -65,6 +66,7 @@ export interface ApiServices {
   batches: Batches;
   /** When every process of the gateway goes by keys as they are now. */
   keysTaken(): Promise<void>;
+  processes(): GatewayProcesses;
 }
 
 const admin_body_bytes_max = 64 * 1024;
@@ -245,6 +247,7 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
   usageRoutes(app, services);
   orderRoutes(app, services, onRequest);
   app.get('/hpcserve/v1/devices', { onRequest }, async () => ({ devices: await deviceReports(table) }));
+  app.get('/hpcserve/v1/processes', { onRequest }, async () => services.processes());
   app.get('/hpcserve/v1/table', { onRequest }, async () => ({
     sessions: sessionRows(table, services.mesh),
     mesh: services.mesh.status(),

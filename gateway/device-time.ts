@@ -11,6 +11,7 @@ export class DeviceTime {
   #clock_ms = 0;
   #busy_ms = 0;
   #at_ms = 0;
+  #idle_since_ms = 0;
 
   constructor(now_ms: () => number = () => performance.now()) {
     this.#now_ms = now_ms;
@@ -22,15 +23,28 @@ export class DeviceTime {
     return this.#busy_ms / 1000;
   }
 
-  /** @returns ends the request's use, and tells its share, s; to be called once */
-  begin(): () => number {
+  /**
+   * @param age_ms since it began, where that is told late. What it has used since then goes off the shares of those that
+   * are there now; where nobody is, it is time in which nobody was.
+   * @returns ends the request's use, and tells its share, s; to be called once
+   */
+  begin(age_ms = 0): () => number {
     this.#turn();
-    this.#requests++;
-    const began_ms = this.#clock_ms;
+    const others = this.#requests++;
+    let used_ms: number;
+    if (others > 0) {
+      used_ms = age_ms / (others + 1);
+      this.#clock_ms -= used_ms / others;
+    } else {
+      used_ms = Math.min(age_ms, this.#at_ms - this.#idle_since_ms);
+      this.#busy_ms += used_ms;
+    }
+    const began_ms = this.#clock_ms - used_ms;
     return () => {
       this.#turn();
-      this.#requests--;
-      return (this.#clock_ms - began_ms) / 1000;
+      if (--this.#requests === 0) this.#idle_since_ms = this.#at_ms;
+      // One that came later than was said of another may have had nothing.
+      return Math.max(0, this.#clock_ms - began_ms) / 1000;
     };
   }
 

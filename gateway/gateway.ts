@@ -292,7 +292,8 @@ function prepareRouting(start: Start, records: Records, { sessions, table, gossi
     relays: () => start.workers?.ready ?? 1,
     workers: async () => (await start.workers?.measure()) ?? [],
   });
-  const accounts = new OwnAccounts({ ...records, metrics });
+  const onMeasured = (model: string): void => start.workers?.measured(model);
+  const accounts = new OwnAccounts({ ...records, metrics, onMeasured });
   return { router, prompts, availability, metrics, accounts, defragmenter: new Defragmenter(table, log) };
 }
 
@@ -348,6 +349,7 @@ async function openFront(start: Start, services: Records & Mesh & Routing & { ad
       mesh: gossip,
       records: () => registry.snapshot(),
       keysTaken: async () => start.workers?.tookKeys(),
+      processes: () => ({ processes: config.processes ?? 1, workers: start.workers?.states() ?? [] }),
     },
     handler,
     (listener) =>
@@ -400,6 +402,7 @@ async function openWorkers(
     passed,
     log,
     count: config.processes!,
+    measured: services,
     start: () => ({
       config,
       times,

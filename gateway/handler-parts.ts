@@ -30,7 +30,7 @@ function waitMax_s({ wait_max_s = waitDefault_s }: GatewayConfig): number {
 
 export interface RoutingParts {
   table: RoutingTable<SessionLink>;
-  serviceTimes: ServiceTimes;
+  serviceTimes: Pick<ServiceTimes, 'of' | 'measured'>;
   workload: Pick<WorkloadMeter, 'expectedLength_tokens'>;
   availability: Availability;
   prompts: PromptKnowledge;

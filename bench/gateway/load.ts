@@ -2,6 +2,7 @@ import { execFile } from 'node:child_process';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { instantAnswer } from './requests.ts';
 
 const run = promisify(execFile);
 
@@ -36,7 +37,7 @@ export async function saturate(
       `wrk.body = ${JSON.stringify(load.body)}`,
       'done = function(summary, latency, requests)',
       '  local e = summary.errors',
-      '  io.write(string.format("RESULT %d %d %d\\n", summary.requests, summary.duration,',
+      '  io.write(string.format("RESULT %d %d %d %d\\n", summary.requests, summary.duration, summary.bytes,',
       '    e.connect + e.read + e.write + e.status + e.timeout))',
       'end',
     ].join('\n'),
@@ -55,10 +56,18 @@ export async function saturate(
     script,
     load.url,
   ]);
-  const match = /RESULT (\d+) (\d+) (\d+)/.exec(stdout);
+  const match = /RESULT (\d+) (\d+) (\d+) (\d+)/.exec(stdout);
   if (!match) throw new Error(`wrk printed no result: ${stdout}`);
-  const [requests, duration_us, errors] = match.slice(1).map(Number) as [number, number, number];
+  const [requests, duration_us, bytes, errors] = match.slice(1).map(Number) as [
+    number,
+    number,
+    number,
+    number,
+  ];
   if (errors > 0) throw new Error(`${errors} of ${requests} requests to ${load.url} failed`);
+  // Some say what went wrong with the status of success.
+  if (bytes < requests * instantAnswer.length)
+    throw new Error(`${load.url} answered with less than what the upstream says`);
   if (requests === 0) throw new Error(`no request to ${load.url} was answered within ${duration_s} s`);
   return { requests, requests_per_s: (requests * 1e6) / duration_us };
 }

@@ -43,6 +43,7 @@ export type Start = (
   onCores: readonly number[],
   command: readonly string[],
   port: number,
+  env?: NodeJS.ProcessEnv,
 ) => Promise<Pinned>;
 
 export interface GatewayStage {
@@ -172,8 +173,8 @@ function gatewayCommand({ gateway_folder }: GatewayConfig): string[] {
 function starter(folder: string, programs: GatewayStage['programs'], closers: Closers): Start {
   const log = join(folder, 'output.log');
   const output = openSync(log, 'a');
-  return async (name, onCores, command, port) => {
-    const started = startPinned(programs.taskset, onCores, command, { cwd: folder, output });
+  return async (name, onCores, command, port, env = {}) => {
+    const started = startPinned(programs.taskset, onCores, command, { cwd: folder, output, env });
     closers.push(() => started.stop());
     try {
       await untilListening(port, started.child);

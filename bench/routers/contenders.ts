@@ -11,6 +11,7 @@ import { requestBody } from '../gateway/requests.ts';
 import { delegationOf, freePort, launch_id, untilServed } from '../gateway/setting.ts';
 import { type Closers, chatPath, type GatewayStage } from '../gateway/stage.ts';
 import { pacedModels } from '../gateway/streams.ts';
+import { startOpenTela } from './opentela.ts';
 import { type Peer, routerCommand } from './peers.ts';
 import { ours, oursWithAgent } from './side-by-side.ts';
 
@@ -39,10 +40,14 @@ const engineProgram = join(packageRoot, 'dist/bench/gateway/paced-engine.js');
 /** Until a router has found its worker: they look when they start, and then more and more rarely. */
 const ready_ms = 120_000;
 
-/** Our gateway, nginx, our gateway with a node agent, and the routers of others. */
+/**
+ * Our gateway, nginx, our gateway with a node agent, and the routers of others.
+ * @param otela the program of OpenTela, where it is one of them
+ */
 export async function startContenders(
   stage: GatewayStage,
   peers: readonly Peer[],
+  otela: string | undefined,
   closers: Closers,
 ): Promise<Contender[]> {
   const { gateway, nginx, nginxStream } = stage;
@@ -74,6 +79,8 @@ export async function startContenders(
   const paced_url = `http://127.0.0.1:${worker_port}`;
   const instant_url = new URL(stage.plainUpstreamUrl).origin;
   for (const peer of peers) contenders.push(await startPeer(stage, peer, instant_url, paced_url));
+  if (otela !== undefined)
+    contenders.push(...(await startOpenTela(stage, otela, { instant: instant_url, paced: paced_url })));
   return contenders;
 }
 

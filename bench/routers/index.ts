@@ -10,6 +10,7 @@ import { ensurePrograms } from '../gateway/programs.ts';
 import { type Closers, openStage } from '../gateway/stage.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { startContenders } from './contenders.ts';
+import { isIsolated, openLoopback, runIsolated } from './isolated.ts';
 import {
   halfOf,
   measureEvents,
@@ -19,6 +20,7 @@ import {
   measureStart,
   type Scene,
 } from './measure.ts';
+import { buildOpenTela, openTela, openTelaWithNode } from './opentela.ts';
 import { type PartName, readRoutersOptions } from './options.ts';
 import { routersHere } from './peers.ts';
 import { alone, type Bars, type Column, compare, ours, oursWithAgent, sideBySide } from './side-by-side.ts';
@@ -27,6 +29,9 @@ import { alone, type Bars, type Column, compare, ours, oursWithAgent, sideBySide
 const rival = 'vllm-router';
 const atLeast: Bars = { [rival]: 1 };
 const withAgentAtLeast: Bars = { [rival]: 1 / 1.5 };
+/** At one stream, idle work included: the one beside us that has a mesh, too. */
+const aloneAtLeast: Bars = { [openTela]: 1 };
+const aloneWithAgentAtLeast: Bars = { [openTelaWithNode]: 1 };
 /** At fewer streams, what a router does when it is idle is the most of it. */
 const judged_streams_min = 32;
 const memory_mb_max = 400;
@@ -34,19 +39,28 @@ const memory_mb_max = 400;
 export const routersBench: Bench = {
   name: 'routers',
   describe:
-    'the gateway beside vllm-router, sglang-router, smg and nginx: CPU, rates, latency, memory, start',
+    'the gateway beside vllm-router, sglang-router, smg, OpenTela and nginx: CPU, rates, latency, memory, start',
   run,
 };
 
 async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
-  const { parts, rounds } = readRoutersOptions(args);
-  const peers = routersHere(log);
+  const { parts, rounds, opentela } = readRoutersOptions(args);
+  if (opentela !== undefined && !isIsolated()) {
+    // What is to be installed comes over the network.
+    ensurePrograms(log);
+    return runIsolated(routersBench.name, args);
+  }
+  if (isIsolated()) openLoopback();
+  const peers = routersHere(log, opentela !== undefined);
+  if (opentela === undefined)
+    log('missing: OpenTela (--opentela or HPCSERVE_OPENTELA: a checkout of github.com/eth-easl/OpenTela)');
   const programs = ensurePrograms(log);
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-routers-'));
   const closers: Closers = [() => rmSync(folder, { recursive: true, force: true })];
   try {
+    const otela = opentela === undefined ? undefined : buildOpenTela(opentela, folder, log);
     const stage = await openStage(folder, programs, closers);
-    const contenders = await startContenders(stage, peers, closers);
+    const contenders = await startContenders(stage, peers, otela, closers);
     const results = new Results(log);
     const scene: Scene = { stage, contenders, rounds, log };
     await measureAll(scene, parts, results);
@@ -79,8 +93,8 @@ async function measureAll(scene: Scene, parts: readonly PartName[], results: Res
     const columns = await measureEvents(scene);
     for (const { streams, cpu } of columns) {
       const isJudged = streams >= judged_streams_min;
-      results.add(...compare(cpu, isJudged ? atLeast : {}));
-      results.add(...compare(cpu, isJudged ? withAgentAtLeast : {}, oursWithAgent));
+      results.add(...compare(cpu, isJudged ? atLeast : aloneAtLeast));
+      results.add(...compare(cpu, isJudged ? withAgentAtLeast : aloneWithAgentAtLeast, oursWithAgent));
     }
     results.show(columns.map(({ cpu }) => cpu));
   }

@@ -44,16 +44,17 @@ export interface Peer {
 
 /**
  * The routers that are here; of the others it is said that they are missing.
- * @throws MissingNeed where none is
+ * @param isOtherHere somebody is there to stand beside in any case
+ * @throws MissingNeed where nobody is
  */
-export function routersHere(log: (line: string) => void): Peer[] {
+export function routersHere(log: (line: string) => void, isOtherHere = false): Peer[] {
   const folders = routerFolders();
   const names = Object.keys(routerReleases) as RouterName[];
   const here = names.flatMap((name) => {
     const bin = folders[name];
     return bin === undefined ? [] : [{ name, bin }];
   });
-  if (here.length === 0)
+  if (here.length === 0 && !isOtherHere)
     throw new MissingNeed(
       `routers to stand beside are not here: ${names.join(', ')}`,
       'npm run engines -- routers',

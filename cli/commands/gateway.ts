@@ -1,9 +1,11 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { ensureGateway, stopGateway } from '../../control/gateway/gateway.ts';
-import { inspectGateways, layoutOf } from '../../control/gateway/process.ts';
+import { type GatewayStatus, inspectGateways, layoutOf } from '../../control/gateway/process.ts';
+import { describeProcesses, inspectProcesses, type ProcessesReport } from '../../control/gateway/processes.ts';
 import { baseUrl, waysOf } from '../../control/gateway/url.ts';
 import { warningLines } from '../../control/gateway/warnings.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { StateLayout } from '../../spec/state-layout.ts';
 import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';
 import { fittedTable } from '../format/table.ts';
@@ -80,34 +82,54 @@ function registerList(gateway: Command, context: CliContext): void {
     .addHelpText('after', '\nExamples:\n  $ hpcserve gateway list\n  $ hpcserve gateway list --json')
     .action(async () => {
       const operations = openSession(context, { command: 'hpcserve gateway list' });
-      const gateways = (await inspectGateways(operations.store.layout)).map(({ number, layout, status }) => ({
-        number,
-        state: status.state,
-        ...(status.state === 'not_running'
-          ? {}
-          : {
-              url: baseUrl(status.endpoint),
-              hostname: status.endpoint.hostname,
-              job_id: status.endpoint.job_id,
-            }),
-        ...('because' in status ? { because: status.because } : {}),
-        folder: layout.gateway_folder,
-      }));
+      const gateways = await listGateways(operations.store.layout);
       if (context.json) return context.out(JSON.stringify({ gateways }));
       if (gateways.length === 0) return context.note('no gateway of this site has run yet');
       for (const line of fittedTable(
-        ['GATEWAY', 'STATE', 'URL', 'HOST', 'BECAUSE'].map((title) => ({ title })),
-        gateways.map(({ number, state, url, hostname, because }) => [
+        ['GATEWAY', 'STATE', 'URL', 'HOST', 'RELAYS BY', 'BECAUSE'].map((title) => ({ title })),
+        gateways.map(({ number, state, url, hostname, relays, because }) => [
           String(number),
           state.replace('_', ' '),
           url ?? '-',
           hostname ?? '-',
+          relays ? (describeProcesses(relays) ?? 'itself') : '-',
           because ?? '',
         ]),
         textWidth(context),
       ))
         context.out(line);
     });
+}
+
+/** A gateway of the site, as `--json` shows it. */
+interface ListedGateway {
+  number: number;
+  state: GatewayStatus['state'];
+  url?: string;
+  hostname?: string;
+  job_id?: string | undefined;
+  because?: string;
+  /** The processes that relay its requests, while it runs. */
+  relays?: ProcessesReport;
+  folder: string;
+}
+
+async function listGateways(layoutOfSite: StateLayout): Promise<ListedGateway[]> {
+  const found = await inspectGateways(layoutOfSite);
+  return Promise.all(
+    found.map(async ({ number, layout, status }) => {
+      const listed: ListedGateway = { number, state: status.state, folder: layout.gateway_folder };
+      if (status.state !== 'not_running') {
+        listed.url = baseUrl(status.endpoint);
+        listed.hostname = status.endpoint.hostname;
+        listed.job_id = status.endpoint.job_id;
+      }
+      if ('because' in status) listed.because = status.because;
+      const relays = await inspectProcesses(layout, status);
+      if (relays) listed.relays = relays;
+      return listed;
+    }),
+  );
 }
 
 function registerStop(gateway: Command, context: CliContext): void {

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
+import { describeProcesses } from '../../control/gateway/processes.ts';
 import { inspectKeeper, type KeeperStatus } from '../../control/keeper/keeper-process.ts';
 import type { UnitStatus } from '../../control/reconcile/observe.ts';
 import type { Operations } from '../../control/runner/operations.ts';
@@ -134,7 +135,7 @@ function render(
 ): string[] {
   const colour = context.colour && context.tty.stdout;
   const lines = [
-    `gateway of ${site}: ${gateway.state.replace('_', ' ')}${gateway.url ? ` at ${gateway.url}` : ''}${gateway.because ? ` (${gateway.because})` : ''}`,
+    gatewayLine(site, gateway),
     ...keeperLine(keeper, deployments),
     ...backfillLine(scavenger, context.now_ms()),
   ];
@@ -179,6 +180,16 @@ function render(
         lines.push(...part(report, textWidth(context)));
   }
   return lines;
+}
+
+function gatewayLine(site: string, { state, url, because, relays }: GatewayReport): string {
+  const workers = relays && describeProcesses(relays);
+  return [
+    `gateway of ${site}: ${state.replace('_', ' ')}`,
+    url ? ` at ${url}` : '',
+    workers === undefined ? '' : `, ${workers}`,
+    because ? ` (${because})` : '',
+  ].join('');
 }
 
 /** Silent as long as the first plan stands and nobody had a reason to make it again. */

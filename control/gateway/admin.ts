@@ -4,6 +4,7 @@ import { type AuditEntry, auditAnswerSchema } from '../../spec/audit.ts';
 import { deviceReportSchema } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type ErrorCode, errorRegistry } from '../../spec/errors/registry.ts';
+import { type GatewayProcesses, gatewayProcessesSchema } from '../../spec/gateway-processes.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../../spec/key-settings.ts';
 import { type RefactorOutcome, type RefactorRequest, refactorOutcomeSchema } from '../../spec/refactor.ts';
 import { askForText, type GatewayAddress, type GatewayAnswer, reasonOf } from './client.ts';
@@ -144,6 +145,11 @@ export class GatewayAdmin {
   async listDevices(signal?: AbortSignal): Promise<SharedDevice[]> {
     const answer = await this.#ask('GET', '/hpcserve/v1/devices', devicesSchema, undefined, signal);
     return answer.devices;
+  }
+
+  /** The processes of the gateway itself. */
+  processes(signal?: AbortSignal): Promise<GatewayProcesses> {
+    return this.#ask('GET', '/hpcserve/v1/processes', gatewayProcessesSchema, undefined, signal);
   }
 
   /** The agents of a node give their running answers away, and end. */

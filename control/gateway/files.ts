@@ -28,7 +28,11 @@ const identitySchema: z.ZodType<ProcessIdentity> = z.object({
 });
 
 /** What the next start goes by; the rest is the gateway's, and written back as it is. */
-const configSchema = z.looseObject({ host: z.string(), port: z.int() });
+const configSchema = z.looseObject({
+  host: z.string(),
+  port: z.int(),
+  processes: z.int().optional(),
+});
 
 /** Where it listens, or listened last. @throws E_STATE_FOLDER */
 export function readGatewayEndpoint(layout: StateLayout): GatewayEndpoint | undefined {

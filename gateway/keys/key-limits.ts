@@ -7,7 +7,7 @@ import { systemMessage } from '../../spec/errors/system-error.ts';
 import { listGatewayFolders } from '../../spec/gateway-folders.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import type { GatewayLog } from '../log.ts';
-import { rateFields } from './rate-fields.ts';
+import { type RatesLeft, rateHeaders, rateLeft } from './rate-fields.ts';
 import {
   lastMinute,
   minuteOf,
@@ -150,14 +150,19 @@ export class KeyLimits {
 
   /** What is left of a key's limits by the minute, in OpenAI's header fields. */
   rateHeaders(key: ApiKey): [name: string, value: string][] {
+    return rateHeaders(key.settings, this.ratesLeft(key));
+  }
+
+  /** What is left of a key's limits by the minute; undefined where it has none. */
+  ratesLeft(key: ApiKey): RatesLeft | undefined {
     const { requests_per_minute, tokens_per_minute } = key.settings;
-    if (requests_per_minute === undefined && tokens_per_minute === undefined) return [];
+    if (requests_per_minute === undefined && tokens_per_minute === undefined) return undefined;
     const now_ms = this.#now_ms();
     const all = this.#all(key.id, spentAt(this.#of(key.id), now_ms), now_ms);
     const held = this.#reserved.get(key.id) ?? 0;
     return [
-      ...rateFields('requests', requests_per_minute, all.requests, all.previous_requests, 0, now_ms),
-      ...rateFields('tokens', tokens_per_minute, all.tokens, all.previous_tokens, held, now_ms),
+      rateLeft(requests_per_minute, all.requests, all.previous_requests, 0, now_ms),
+      rateLeft(tokens_per_minute, all.tokens, all.previous_tokens, held, now_ms),
     ];
   }
 

@@ -1,6 +1,7 @@
 import { type KeyStore, RecordDecoder } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KeyLimits, Reservation } from '../keys/key-limits.ts';
+import type { RatesLeft } from '../keys/rate-fields.ts';
 import type { GatewayLog } from '../log.ts';
 import type { GatewayMetrics } from '../metrics.ts';
 import { DeviceCharge, type MeteredSession } from '../relay/device-charge.ts';
@@ -8,12 +9,12 @@ import type { RequestAccounts } from '../relay/request-accounts.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
-import type { Closing, FromPrimary, LimitsVerdict, ToPrimary } from './messages.ts';
+import type { Closing, FromPrimary, ToPrimary } from './messages.ts';
 
 /** What the primary counts and decides for its workers. */
 export interface DeskServices {
   keys: Pick<KeyStore, 'valid' | 'lookForNew'>;
-  keyLimits: Pick<KeyLimits, 'admit' | 'reserve' | 'settle' | 'rateHeaders'>;
+  keyLimits: Pick<KeyLimits, 'admit' | 'reserve' | 'settle' | 'ratesLeft'>;
   accounts: RequestAccounts;
   workload: Pick<WorkloadMeter, 'arrived' | 'refused'>;
   demand: Pick<DemandMeter, 'began' | 'ended'>;
@@ -65,15 +66,12 @@ export class Desk {
       case 'charge':
         this.#charge(message);
         break;
-      case 'uncharge':
-        this.#charges.get(message[1])?.end();
-        break;
       case 'closed':
         this.#closings = message[1];
         break;
       case 'began':
         this.#demanded.set(message[1], (this.#demanded.get(message[1]) ?? 0) + 1);
-        demand.began(message[1]);
+        demand.began(message[1], message[2]);
         break;
       case 'arrived':
         workload.arrived(message[1]);
@@ -133,46 +131,44 @@ export class Desk {
 
   #admit([, number, key_id, tokens]: Asked<'admit'>): void {
     const { keys, keyLimits } = this.#services;
-    this.#answer('admitted', number, key_id, (verdict) => {
+    this.#decide(number, key_id, () => {
       const key = keys.valid(key_id);
       if (!key)
         throw new HpcserveError('E_REQUEST_KEY', {
           what: 'the API key of the request is not valid any more',
         });
       const reservation = keyLimits.admit(key);
-      if (!reservation) return;
+      if (!reservation) return 0;
       this.#reservations.set(number, reservation);
       if (tokens !== undefined) keyLimits.reserve(key, reservation, tokens);
-      verdict.held = true;
+      return 1;
     });
   }
 
   #reserve([, number, tokens]: Asked<'reserve'>): void {
     const { keys, keyLimits } = this.#services;
     const reservation = this.#reservations.get(number)!;
-    this.#answer('reserved', number, reservation.key_id, () => {
+    this.#decide(number, reservation.key_id, () => {
       // Of a key that ends while it is asked with, what was let in goes on.
       const key = keys.valid(reservation.key_id);
       if (key) keyLimits.reserve(key, reservation, tokens);
+      return 1;
     });
   }
 
-  #answer(
-    kind: 'admitted' | 'reserved',
-    number: number,
-    key_id: string,
-    decide: (verdict: LimitsVerdict) => void,
-  ): void {
+  /** @param hold @returns whether something is held for the request @throws why it is not taken in */
+  #decide(number: number, key_id: string, hold: () => 0 | 1): void {
     const { keys, keyLimits } = this.#services;
-    const verdict: LimitsVerdict = { headers: [] };
+    const left = (): RatesLeft | null => {
+      const key = keys.valid(key_id);
+      return (key && keyLimits.ratesLeft(key)) ?? null;
+    };
     try {
-      decide(verdict);
+      const held = hold();
+      this.#post(['decided', number, held, left()]);
     } catch (thrown) {
-      verdict.refusal = HpcserveError.from(thrown).toJSON();
+      this.#post(['decided', number, 0, left(), HpcserveError.from(thrown).toJSON()]);
     }
-    const key = keys.valid(key_id);
-    if (key) verdict.headers = keyLimits.rateHeaders(key);
-    this.#post([kind, number, verdict]);
   }
 
   #reservation(number: number): Reservation | undefined {
@@ -181,14 +177,15 @@ export class Desk {
     return reservation;
   }
 
-  #charge([, number, session_id]: Asked<'charge'>): void {
+  #charge([, number, session_id, age_ms]: Asked<'charge'>): void {
     let charge = this.#charges.get(number);
     if (!charge) {
       charge = new DeviceCharge();
       this.#charges.set(number, charge);
     }
     const session = this.#services.session(session_id);
-    if (session) charge.begin(session);
+    if (session) charge.begin(session, age_ms);
+    else charge.end();
   }
 
   #ended(model: string): string {

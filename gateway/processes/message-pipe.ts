@@ -10,16 +10,32 @@ export interface MessagePipeEvents<In> {
 }
 
 /**
- * Messages between two processes over a pipe that they alone have. Those of one turn of the event loop travel together:
- * the more there is to say, the less each costs.
+ * How long what nobody waits for may wait for company, ms. Lower: the other side knows it sooner; higher: it costs
+ * nothing of its own at lower rates, too.
+ */
+const company_ms = 5;
+
+/** Said at a time, and put into words when it is sent. */
+interface Passenger<Out> {
+  at_ms: number;
+  make(age_ms: number): Out;
+}
+
+/**
+ * Messages between two processes over a pipe that they alone have. Those of one turn of the event loop are one line, an
+ * array, and one write; what nobody waits for goes with the next of them.
  */
 export class MessagePipe<In extends unknown[], Out extends unknown[]> {
   readonly #socket: Duplex;
   readonly #events: MessagePipeEvents<In>;
   readonly #decoder = new StringDecoder('utf8');
   #unread = '';
-  #lines: string[] = [];
+  /** In the order in which they were said. */
+  #unsent: (Out | Passenger<Out>)[] = [];
+  /** Lines of records behind these messages. */
+  #records = '';
   #scheduled = false;
+  #company: NodeJS.Timeout | undefined;
   #is_closed = false;
   /** Adds what was gathered apart, before a turn's messages are sent. */
   beforeSending: () => void = () => undefined;
@@ -35,14 +51,26 @@ export class MessagePipe<In extends unknown[], Out extends unknown[]> {
   }
 
   post(message: Out): void {
-    this.#lines.push(`${JSON.stringify(message)}\n`);
+    this.#unsent.push(message);
     this.schedule();
   }
 
-  /** A line of its own, with its end. */
+  /**
+   * What nobody waits for: it goes with the next message, and after a few milliseconds where there is none.
+   * @param make what is sent, when it is sent: its age then is part of it
+   */
+  postInCompany(make: (age_ms: number) => Out): void {
+    this.#unsent.push({ at_ms: performance.now(), make });
+    if (this.#scheduled) return;
+    this.#company ??= setTimeout(() => {
+      this.#company = undefined;
+      this.#send();
+    }, company_ms);
+  }
+
+  /** A line of records, with its end, behind all that was posted; for `beforeSending`. */
   postRecords(line: string): void {
-    this.#lines.push(line);
-    this.schedule();
+    this.#records += line;
   }
 
   /** Something is to be sent with this turn. */
@@ -64,9 +92,12 @@ export class MessagePipe<In extends unknown[], Out extends unknown[]> {
   #send(): void {
     this.beforeSending();
     this.#scheduled = false;
-    if (this.#lines.length === 0 || this.#is_closed) return;
-    const text = this.#lines.length === 1 ? this.#lines[0]! : this.#lines.join('');
-    this.#lines = [];
+    if (this.#unsent.length === 0 || this.#is_closed) return;
+    const now_ms = performance.now();
+    const messages = this.#unsent.map((each) => ('make' in each ? each.make(now_ms - each.at_ms) : each));
+    const text = `${JSON.stringify(messages)}\n${this.#records}`;
+    this.#unsent = [];
+    this.#records = '';
     this.#socket.write(text);
   }
 
@@ -74,19 +105,16 @@ export class MessagePipe<In extends unknown[], Out extends unknown[]> {
     const lines = (this.#unread + this.#decoder.write(bytes)).split('\n');
     this.#unread = lines.pop()!;
     for (const line of lines) {
-      if (line.startsWith('[')) this.#hear(JSON.parse(line));
+      // Both sides are of one build, and nobody else can write to the pipe.
+      if (line.startsWith('[')) for (const message of JSON.parse(line) as In[]) this.#events.message(message);
       else this.#events.records!(line);
     }
-  }
-
-  /** Both sides are of one build, and nobody else can write to the pipe. */
-  #hear(message: unknown): void {
-    this.#events.message(message as In);
   }
 
   #close(): void {
     if (this.#is_closed) return;
     this.#is_closed = true;
+    clearTimeout(this.#company);
     this.#events.closed();
   }
 }

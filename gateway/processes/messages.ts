@@ -1,5 +1,5 @@
 /**
- * What the processes of one gateway say to each other, each message a line of JSON. The gateway itself (the primary)
+ * What the processes of one gateway say to each other, all of a turn in a line of JSON. The gateway itself (the primary)
  * counts, keeps and decides for all; its workers relay requests. See docs/gateway.md, "Several processes".
  */
 import type { SecureContextOptions } from 'node:tls';
@@ -10,6 +10,8 @@ import type { ErrorJson } from '../../spec/errors/error.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
 import type { GatewayTimes } from '../gateway-times.ts';
+import type { RatesLeft } from '../keys/rate-fields.ts';
+import type { ModelMeasures } from './told-measures.ts';
 
 /** Option of the gateway's program with which it is a worker: its number, from 1. */
 export const workerOption = 'worker';
@@ -41,16 +43,7 @@ export interface WorkerStart {
   keys: KeyChange[];
   tls: SecureContextOptions | undefined;
   ledger_failure: ErrorJson | null;
-}
-
-/** What the limits of a key say of a request. */
-export interface LimitsVerdict {
-  /** Why it is not taken in. */
-  refusal?: ErrorJson;
-  /** Its key has limits now, so something is held for it. */
-  held?: boolean;
-  /** What is left, in header fields. */
-  headers: [name: string, value: string][];
+  measures: ModelMeasures[];
 }
 
 /** A request whose outcome is decided; its record is in the line behind. Numbers are the worker's own, 0 for none. */
@@ -68,10 +61,11 @@ export type ToPrimary =
   | ['admit', reservation: number, key_id: string, tokens?: number]
   | ['reserve', reservation: number, tokens: number]
   | ['release', reservation: number]
-  | ['charge', charge: number, session_id: string]
-  | ['uncharge', charge: number]
+  /** Its devices work for a request, and those of the session before do not any more. */
+  | ['charge', charge: number, session_id: string, age_ms: number]
   | ['closed', Closing[]]
-  | ['began' | 'arrived' | 'turned_away' | 'retried' | 'continued', model: string]
+  | ['began', model: string, age_ms: number]
+  | ['arrived' | 'turned_away' | 'retried' | 'continued', model: string]
   | ['refused', code: string]
   | ['room', question: number, model: string, refused: RefusedRequest, asked: readonly string[]]
   | ['look', question: number]
@@ -85,11 +79,13 @@ export type FromPrimary =
   | ['keys', version: number, changes: KeyChange[]]
   | ['tls', SecureContextOptions]
   | ['ledger', failure: ErrorJson | null]
-  | ['admitted' | 'reserved', reservation: number, LimitsVerdict]
+  /** Whether something is held for it, since its key has limits now; what is left of them; why it is not taken in. */
+  | ['decided', reservation: number, held: 0 | 1, left: RatesLeft | null, refusal?: ErrorJson]
   /** The next so many records are safe; or the next one is not. */
   | ['committed', count: number]
   | ['uncommitted', ErrorJson]
   | ['roomed', question: number, session_id: string | null]
   | ['looked', question: number]
+  | ['measures', ModelMeasures[]]
   | ['measure', question: number]
   | ['drain'];

@@ -1,12 +1,7 @@
 import { RecordEncoder, type RequestRecord } from '../../ledger/index.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { Charge } from '../relay/device-charge.ts';
-import {
-  type AccountServices,
-  type ClosedRequest,
-  noteAnswer,
-  type RequestAccounts,
-} from '../relay/request-accounts.ts';
+import type { ClosedRequest, RequestAccounts } from '../relay/request-accounts.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { MessagePipe } from './message-pipe.ts';
 import type { Closing, FromPrimary, ToPrimary } from './messages.ts';
@@ -17,27 +12,23 @@ type PrimaryPipe = MessagePipe<FromPrimary, ToPrimary>;
 
 /** What the primary counts of the devices that work for a request of this worker. */
 class RemoteCharge implements Charge {
-  readonly #post: (message: ToPrimary) => void;
+  readonly #pipe: PrimaryPipe;
   readonly #newNumber: () => number;
   number = 0;
-  #runs = false;
 
-  constructor(post: (message: ToPrimary) => void, newNumber: () => number) {
-    this.#post = post;
+  constructor(pipe: PrimaryPipe, newNumber: () => number) {
+    this.#pipe = pipe;
     this.#newNumber = newNumber;
   }
 
   begin({ facts }: SessionLink): void {
     if (this.number === 0) this.number = this.#newNumber();
-    this.#runs = true;
-    this.#post(['charge', this.number, facts.session_id]);
+    const { number } = this;
+    this.#pipe.postInCompany((age_ms) => ['charge', number, facts.session_id, age_ms]);
   }
 
-  end(): void {
-    if (!this.#runs) return;
-    this.#runs = false;
-    this.#post(['uncharge', this.number]);
-  }
+  /** What follows in this moment says it: another one begins, or the request is closed. */
+  end(): void {}
 
   /** The primary does; where nothing was computed, it is known here that that cost nothing. */
   enter(record: RequestRecord): void {
@@ -48,7 +39,6 @@ class RemoteCharge implements Charge {
 /** Accounts that the primary keeps. Outcomes of one turn of the event loop travel together. */
 export class RemoteAccounts implements RequestAccounts {
   readonly #pipe: PrimaryPipe;
-  readonly #measures: Pick<AccountServices, 'serviceTimes' | 'workload'>;
   /** The primary's decoder follows it line by line: both begin with this process. */
   readonly #encoder = new RecordEncoder();
   #records: RequestRecord[] = [];
@@ -58,22 +48,16 @@ export class RemoteAccounts implements RequestAccounts {
   #answered = 0;
   #charges = 0;
 
-  /** @param measures what this worker goes by itself: its own answers */
-  constructor(pipe: PrimaryPipe, measures: Pick<AccountServices, 'serviceTimes' | 'workload'>) {
+  constructor(pipe: PrimaryPipe) {
     this.#pipe = pipe;
-    this.#measures = measures;
     pipe.beforeSending = () => this.#gather();
   }
 
   charge(): Charge {
-    return new RemoteCharge(
-      (message) => this.#pipe.post(message),
-      () => ++this.#charges,
-    );
+    return new RemoteCharge(this.#pipe, () => ++this.#charges);
   }
 
   close({ record, reservation, charge, computes, demanded }: ClosedRequest, committed: Committed): void {
-    if (computes) noteAnswer(record, this.#measures);
     if (reservation) reservation.settled = true;
     const held = (reservation as RemoteReservation | undefined)?.number ?? 0;
     this.#closings.push([held, (charge as RemoteCharge).number, computes ? 1 : 0, demanded ?? null]);

@@ -1,8 +1,11 @@
 import type { ApiKey } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { isLimited, type Reservation } from '../keys/key-limits.ts';
+import { type RatesLeft, rateHeaders } from '../keys/rate-fields.ts';
 import type { RequestLimits } from '../keys/request-limits.ts';
-import type { LimitsVerdict, ToPrimary } from './messages.ts';
+import type { FromPrimary, ToPrimary } from './messages.ts';
+
+type Decided = Extract<FromPrimary, ['decided', ...unknown[]]>;
 
 /** What the primary holds for a request of this worker. */
 export class RemoteReservation implements Reservation {
@@ -26,9 +29,9 @@ export class RemoteReservation implements Reservation {
 export class RemoteLimits implements RequestLimits {
   readonly #post: (message: ToPrimary) => void;
   /** By number: who waits for what the primary says. */
-  readonly #waiting = new Map<number, (verdict: LimitsVerdict) => void>();
+  readonly #waiting = new Map<number, (decided: Decided) => void>();
   /** As the primary said last, by key. */
-  readonly #headers = new Map<string, LimitsVerdict['headers']>();
+  readonly #left = new Map<string, RatesLeft | null>();
   #last = 0;
 
   constructor(post: (message: ToPrimary) => void) {
@@ -51,10 +54,9 @@ export class RemoteLimits implements RequestLimits {
       return;
     }
     reservation.asked = true;
-    this.#ask(key, reservation.number, ['admit', reservation.number, key.id], ({ refusal, held }) => {
-      if (refusal) then(HpcserveError.fromJSON(refusal), undefined);
-      else then(undefined, held ? reservation : undefined);
-    });
+    this.#ask(key, reservation.number, ['admit', reservation.number, key.id], (refusal, held) =>
+      then(refusal, held ? reservation : undefined),
+    );
   }
 
   reserve(
@@ -67,7 +69,7 @@ export class RemoteLimits implements RequestLimits {
     const { number, asked, key_id } = reservation;
     reservation.asked = true;
     const question: ToPrimary = asked ? ['reserve', number, tokens] : ['admit', number, key_id, tokens];
-    this.#ask(key, number, question, ({ refusal }) => then(refusal && HpcserveError.fromJSON(refusal)));
+    this.#ask(key, number, question, then);
   }
 
   release(reservation: RemoteReservation | undefined): void {
@@ -77,22 +79,25 @@ export class RemoteLimits implements RequestLimits {
   }
 
   rateHeaders({ id, settings }: ApiKey): [name: string, value: string][] {
-    const { requests_per_minute, tokens_per_minute } = settings;
-    if (requests_per_minute === undefined && tokens_per_minute === undefined) return [];
-    return this.#headers.get(id) ?? [];
+    return rateHeaders(settings, this.#left.get(id) ?? undefined);
   }
 
   /** The primary has answered. */
-  decided(number: number, verdict: LimitsVerdict): void {
-    const then = this.#waiting.get(number);
-    this.#waiting.delete(number);
-    then?.(verdict);
+  decided(message: Decided): void {
+    const then = this.#waiting.get(message[1]);
+    this.#waiting.delete(message[1]);
+    then?.(message);
   }
 
-  #ask(key: ApiKey, number: number, question: ToPrimary, then: (verdict: LimitsVerdict) => void): void {
-    this.#waiting.set(number, (verdict) => {
-      this.#headers.set(key.id, verdict.headers);
-      then(verdict);
+  #ask(
+    key: ApiKey,
+    number: number,
+    question: ToPrimary,
+    then: (refusal: HpcserveError | undefined, held: boolean) => void,
+  ): void {
+    this.#waiting.set(number, ([, , held, left, refusal]) => {
+      this.#left.set(key.id, left);
+      then(refusal && HpcserveError.fromJSON(refusal), held === 1);
     });
     this.#post(question);
   }

@@ -3,6 +3,7 @@ import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { compiledFile } from '../../host/programs.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
+import type { WorkerState } from '../../spec/gateway-processes.ts';
 import type { HeldName } from '../holder/messages.ts';
 import { Desk, type DeskServices } from './desk.ts';
 import { MessagePipe } from './message-pipe.ts';
@@ -35,6 +36,7 @@ export interface WorkerProcessEvents {
 export class WorkerProcess {
   readonly number: number;
   readonly began_ms = performance.now();
+  readonly #started_at_ms = Date.now();
   readonly #child: ChildProcess;
   readonly #pipe: MessagePipe<ToPrimary, FromPrimary>;
   readonly #desk: Desk;
@@ -111,6 +113,16 @@ export class WorkerProcess {
 
   get connections(): number {
     return this.#connections;
+  }
+
+  get state(): WorkerState {
+    return {
+      number: this.number,
+      state: this.#is_ready ? 'answers' : 'starts',
+      pid: this.pid,
+      started_at_ms: this.#started_at_ms,
+      connections: this.#connections,
+    };
   }
 
   tell(message: FromPrimary): void {

@@ -24,11 +24,9 @@ import type { GatewayLog } from '../log.ts';
 import { bearerOf, OpenAiHandler } from '../openai-handler.ts';
 import { ProcessMetrics } from '../process-metrics.ts';
 import { JournalMemory } from '../relay/journal/journal-memory.ts';
-import { ServiceTimes } from '../routing/service-times.ts';
 import { Sessions } from '../sessions.ts';
 import type { Defragmenter } from '../sharing/defragmenter.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
-import { WorkloadMeter } from '../workload/workload-meter.ts';
 import type { MessagePipe } from './message-pipe.ts';
 import type { FromPrimary, ToPrimary, WorkerStart } from './messages.ts';
 import { PassOn } from './pass-on.ts';
@@ -36,6 +34,7 @@ import { RemoteAccounts } from './remote-accounts.ts';
 import { RemoteKeys } from './remote-keys.ts';
 import { RemoteLimits } from './remote-limits.ts';
 import { SessionMirror } from './session-mirror.ts';
+import { ToldMeasures } from './told-measures.ts';
 import { WorkerPort } from './worker-port.ts';
 
 export interface WorkerParts {
@@ -58,6 +57,7 @@ export class Worker {
   readonly #start: WorkerStart;
   readonly #pipe: MessagePipe<FromPrimary, ToPrimary>;
   readonly #mirror = new SessionMirror();
+  readonly #measures = new ToldMeasures();
   readonly #keys: RemoteKeys;
   readonly #limits: RemoteLimits;
   readonly #accounts: RemoteAccounts;
@@ -91,14 +91,18 @@ export class Worker {
     this.#limits = new RemoteLimits(post);
     const relayFallback = new RelayFallback((record) => this.#passOn.tunnel(record));
     this.#sessions = new Sessions(this.#mirror, () => this.#identity, log, relayFallback);
-    const serviceTimes = new ServiceTimes();
-    // The primary writes the file; this one goes on from it, with the answers that it gives itself.
-    const workload = WorkloadMeter.readOnly(config.gateway_folder, log);
-    this.#accounts = new RemoteAccounts(pipe, { serviceTimes, workload });
+    this.#measures.take(start.measures);
+    this.#accounts = new RemoteAccounts(pipe);
     const { table } = this.#sessions;
     const availability = new Availability(config.deployments_folder, table, log);
     const prompts = openPrompts(this.#sessions, workers);
-    const router = openRouter(config, { table, serviceTimes, workload, availability, prompts });
+    const router = openRouter(config, {
+      table,
+      serviceTimes: this.#measures.serviceTimes,
+      workload: this.#measures,
+      availability,
+      prompts,
+    });
     const { session_id: id } = this.#identity;
     this.#tracing = openTracing(config, { id, interval_ms: start.times.export_ms, log });
     this.#handler = new OpenAiHandler({
@@ -109,16 +113,16 @@ export class Worker {
       accounts: this.#accounts,
       ledger: this,
       metrics: {
-        retried: (model) => post(['retried', model]),
-        continued: (model) => post(['continued', model]),
-        refused: (code) => post(['refused', code]),
+        retried: (model) => pipe.postInCompany(() => ['retried', model]),
+        continued: (model) => pipe.postInCompany(() => ['continued', model]),
+        refused: (code) => pipe.postInCompany(() => ['refused', code]),
       },
       workload: {
-        arrived: (model) => post(['arrived', model]),
-        refused: (model) => post(['turned_away', model]),
-        longAnswer: (model) => workload.longAnswer(model),
+        arrived: (model) => pipe.postInCompany(() => ['arrived', model]),
+        refused: (model) => pipe.postInCompany(() => ['turned_away', model]),
+        longAnswer: (model) => this.#measures.longAnswer(model),
       },
-      demand: { began: (model) => post(['began', model]) },
+      demand: { began: (model) => pipe.postInCompany((age_ms) => ['began', model, age_ms]) },
       defragmenter: { makeRoom: (...asked) => this.#makeRoom(...asked) },
       log,
       tracing: this.#tracing,
@@ -161,9 +165,8 @@ export class Worker {
   /** What the primary says, but when to begin and to end. */
   take(message: FromPrimary): void {
     switch (message[0]) {
-      case 'admitted':
-      case 'reserved':
-        this.#limits.decided(message[1], message[2]);
+      case 'decided':
+        this.#limits.decided(message);
         break;
       case 'committed':
         this.#accounts.committed(message[1]);
@@ -187,6 +190,9 @@ export class Worker {
         break;
       case 'ledger':
         this.#failure = message[1] ? HpcserveError.fromJSON(message[1]) : undefined;
+        break;
+      case 'measures':
+        this.#measures.take(message[1]);
         break;
       case 'looked':
         this.#answered(message[1], null);

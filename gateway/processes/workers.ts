@@ -1,7 +1,9 @@
 import type { KeyChange } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { WorkerState } from '../../spec/gateway-processes.ts';
 import { afterEnd } from '../holder/restart.ts';
 import type { GatewayLog } from '../log.ts';
+import { type MeasuredAnswers, MeasureTeller } from './measure-teller.ts';
 import type { FromPrimary, MetricsJson, WorkerStart } from './messages.ts';
 import { type GivenConnection, WorkerProcess, type WorkerProcessServices } from './worker-process.ts';
 
@@ -14,8 +16,9 @@ const waiting_max = 1024;
 
 export interface WorkersOptions extends WorkerProcessServices {
   count: number;
+  measured: MeasuredAnswers;
   /** What a worker that starts now has to know. */
-  start(): Omit<WorkerStart, 'keys' | 'workers'>;
+  start(): Omit<WorkerStart, 'keys' | 'workers' | 'measures'>;
   /** Keys that are known, and from then on each change at once. */
   followKeys(callback: (change: KeyChange) => void): () => void;
   log: GatewayLog;
@@ -34,6 +37,7 @@ export class Workers {
   readonly #keys = new Map<string, KeyChange>();
   #keys_version = 0;
   readonly #unfollow: () => void;
+  readonly #measures: MeasureTeller;
   #waiting: GivenConnection[] = [];
   #given = 0;
   #is_ending = false;
@@ -43,6 +47,7 @@ export class Workers {
   constructor(options: WorkersOptions) {
     this.#options = options;
     this.#unfollow = options.followKeys((change) => this.#keyChanged(change));
+    this.#measures = new MeasureTeller(options.measured, (measures) => this.tell(['measures', measures]));
   }
 
   /** Starts all of them, and waits until they answer. @throws HpcserveError E_GATEWAY_WORKER */
@@ -91,6 +96,19 @@ export class Workers {
     for (const worker of this.#running.values()) worker.tell(message);
   }
 
+  /** An answer of this model was measured. */
+  measured(model: string): void {
+    this.#measures.noted(model);
+  }
+
+  /** How each is, in the order of their numbers. */
+  states(): WorkerState[] {
+    return Array.from({ length: this.#options.count }, (_, index): WorkerState => {
+      const number = index + 1;
+      return this.#running.get(number)?.state ?? { number, state: 'ended', connections: 0 };
+    });
+  }
+
   /** When no worker lets anybody in with a key as it was before this call. */
   async tookKeys(): Promise<void> {
     const version = this.#keys_version;
@@ -112,6 +130,7 @@ export class Workers {
   async close(): Promise<void> {
     this.#stop();
     this.#unfollow();
+    this.#measures.close();
     await Promise.all([...this.#running.values()].map((worker) => worker.end()));
   }
 
@@ -140,7 +159,8 @@ export class Workers {
       },
     });
     this.#running.set(number, worker);
-    worker.tell(['start', { ...start(), workers: count, keys: [...this.#keys.values()] }]);
+    const [keys, measures] = [[...this.#keys.values()], this.#measures.all()];
+    worker.tell(['start', { ...start(), workers: count, keys, measures }]);
     worker.tell(['keys', this.#keys_version, []]);
   }
 

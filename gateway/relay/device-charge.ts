@@ -8,7 +8,7 @@ export type MeteredSession = Pick<SessionLink, 'facts' | 'deviceTime' | 'deviceE
 export interface Charge {
   /** A replica begins to work for it; the one before has ended. */
   begin(session: SessionLink): void;
-  /** The last one has ended, if one has begun. */
+  /** The last one has ended, if one has begun; the next begins in this moment, or the request is closed. */
   end(): void;
   /** Writes what they did into the record of the request, where that is known here. */
   enter(record: RequestRecord): void;
@@ -23,10 +23,11 @@ export class DeviceCharge implements Charge {
   #energy_j: number | undefined;
   #isEnergyEstimated = false;
 
-  begin(session: MeteredSession): void {
+  /** @param age_ms since then, where it is told late */
+  begin(session: MeteredSession, age_ms?: number): void {
     this.end();
     this.#session = session;
-    this.#endUse = session.deviceTime.begin();
+    this.#endUse = session.deviceTime.begin(age_ms);
   }
 
   /** Adds what the last replica's devices did. */

@@ -38,6 +38,8 @@ export interface AccountServices {
   workload: Pick<WorkloadMeter, 'answered' | 'refused'>;
   keyLimits: Pick<KeyLimits, 'settle'>;
   demand: Pick<DemandMeter, 'ended'>;
+  /** What is measured of the answers of a model has changed. */
+  onMeasured?: (model: string) => void;
 }
 
 /** The accounts themselves: metrics, measured load, the limits of keys and the ledger of one gateway. */
@@ -55,22 +57,21 @@ export class OwnAccounts implements RequestAccounts {
   close({ record, reservation, computes, demanded }: ClosedRequest, committed: Committed): void {
     const { ledger, metrics, keyLimits, demand } = this.#services;
     metrics.answered(record);
-    if (computes) noteAnswer(record, this.#services);
+    if (computes) this.#note(record);
     if (demanded !== undefined) demand.ended(demanded);
     keyLimits.settle(reservation, record);
     ledger.record(record, committed);
   }
-}
 
-/** How long a model takes, and how long its answers are, from an answer that its devices computed. */
-export function noteAnswer(
-  record: RequestRecord,
-  { serviceTimes, workload }: Pick<AccountServices, 'serviceTimes' | 'workload'>,
-): void {
-  const { served_model, status } = record;
-  if (served_model === undefined) return;
-  if (status < 300) {
-    serviceTimes.answered(served_model, record);
-    workload.answered(served_model, record);
-  } else if (status === tooManyRequests) workload.refused(served_model);
+  /** How long a model takes, and how long its answers are, from an answer that its devices computed. */
+  #note(record: RequestRecord): void {
+    const { serviceTimes, workload, onMeasured } = this.#services;
+    const { served_model, status } = record;
+    if (served_model === undefined) return;
+    if (status < 300) {
+      serviceTimes.answered(served_model, record);
+      workload.answered(served_model, record);
+      onMeasured?.(served_model);
+    } else if (status === tooManyRequests) workload.refused(served_model);
+  }
 }

@@ -24,7 +24,7 @@ export interface RouteRequest {
 export interface RouterParts {
   table: RoutingTable<SessionLink>;
   policy: RoutingPolicy;
-  serviceTimes: ServiceTimes;
+  serviceTimes: Pick<ServiceTimes, 'of' | 'measured'>;
   prompts: PromptKnowledge;
   /** Longest time that a request may be expected to wait for its turn, where that is longer than one answer takes. */
   wait_max_s: number;

@@ -4,7 +4,7 @@ const weight = 0.1;
 const unknown_s = 10;
 
 /** Moving averages over the answers of one model, seconds. */
-interface Means {
+export interface AnswerMeans {
   duration_s: number;
   /** Of streams: until the first byte, and between two tokens. */
   ttft_s?: number;
@@ -20,7 +20,7 @@ export interface TimedAnswer {
 
 /** How long answers of each model take from arrival to end, and how fast their tokens come. */
 export class ServiceTimes {
-  readonly #means = new Map<string, Means>();
+  readonly #means = new Map<string, AnswerMeans>();
 
   answered(model: string, answer: TimedAnswer): void {
     const { duration_ms, stream, ttft_ms, completion_tokens } = answer;
@@ -33,9 +33,18 @@ export class ServiceTimes {
     means.tpot_s = moved(means.tpot_s, (duration_ms - ttft_ms) / 1000 / (completion_tokens - 1));
   }
 
+  /** What another process measured counts instead of what was known here. */
+  take(model: string, means: AnswerMeans): void {
+    this.#means.set(model, means);
+  }
+
   /** Undefined where no answer is known yet. */
-  measured(model: string): Readonly<Means> | undefined {
+  measured(model: string): Readonly<AnswerMeans> | undefined {
     return this.#means.get(model);
+  }
+
+  models(): Iterable<string> {
+    return this.#means.keys();
   }
 
   /** Mean duration of an answer, seconds. */

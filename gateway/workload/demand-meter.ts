@@ -46,8 +46,8 @@ export class DemandMeter {
     this.#started_ms = now_ms();
   }
 
-  /** A request came; `ended` follows, however it ends. */
-  began(model: string): void {
+  /** A request came; `ended` follows, however it ends. @param age_ms since then, where it is told late */
+  began(model: string, age_ms = 0): void {
     let demand = this.#models.get(model);
     const now_ms = this.#now_ms();
     if (!demand) {
@@ -58,6 +58,7 @@ export class DemandMeter {
     }
     sumUp(demand, now_ms);
     demand.in_flight++;
+    demand.request_s += age_ms / 1000;
     // Clocks are set back now and then, and windows only slide forward.
     demand.asked_ms = Math.max(demand.asked_ms, now_ms);
     demand.arrivals.observe(demand.asked_ms);

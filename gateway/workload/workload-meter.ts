@@ -66,6 +66,20 @@ interface ModelLoad {
   reasoning: Lengths;
 }
 
+/** How long requests of a model are, as the next one is expected. */
+export interface AnswerLengths {
+  /** Mean of prompt and answer together; 0 where nothing was measured. */
+  expected_tokens: number;
+  /** Few answers are longer. */
+  long_answer_tokens: number;
+}
+
+/** Of a model of which nothing was measured. */
+export const lengthsUnknown: AnswerLengths = {
+  expected_tokens: 0,
+  long_answer_tokens: longAnswerPrior_tokens,
+};
+
 /** What an answer tells of its model's load. */
 export interface MeasuredAnswer {
   prompt_tokens?: number | undefined;
@@ -79,20 +93,15 @@ export class WorkloadMeter {
   readonly #log: GatewayLog;
   readonly #now_ms: () => number;
   readonly #models: Map<string, ModelLoad>;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #timer: NodeJS.Timeout;
   #writing: Promise<void> = Promise.resolve();
 
-  /** One that goes on from what another process keeps there, and writes nothing. */
-  static readOnly(folder: string, log: GatewayLog): WorkloadMeter {
-    return new WorkloadMeter(folder, log, Date.now, false);
-  }
-
-  constructor(folder: string, log: GatewayLog, now_ms: () => number = Date.now, writes = true) {
+  constructor(folder: string, log: GatewayLog, now_ms: () => number = Date.now) {
     this.#path = join(folder, gatewayFiles.workload);
     this.#log = log;
     this.#now_ms = now_ms;
     this.#models = this.#read();
-    if (writes) this.#timer = setInterval(() => this.#write(), workloadWrite_ms).unref();
+    this.#timer = setInterval(() => this.#write(), workloadWrite_ms).unref();
   }
 
   /** A request for a model that is deployed has arrived. */
@@ -130,6 +139,17 @@ export class WorkloadMeter {
     if (!lengths || lengths.count < measuredLeast)
       return Math.max(longAnswerPrior_tokens, lengths?.quantile(longShare) ?? 0);
     return lengths.quantile(longShare);
+  }
+
+  lengths(model: string): AnswerLengths {
+    return {
+      expected_tokens: this.expectedLength_tokens(model),
+      long_answer_tokens: this.longAnswer(model),
+    };
+  }
+
+  models(): Iterable<string> {
+    return this.#models.keys();
   }
 
   /** What this gateway measured, as others read it. */
