@@ -1,7 +1,11 @@
 import { type Command, InvalidArgumentError } from 'commander';
 import { ensureGateway, stopGateway } from '../../control/gateway/gateway.ts';
 import { type GatewayStatus, inspectGateways, layoutOf } from '../../control/gateway/process.ts';
-import { describeProcesses, inspectProcesses, type ProcessesReport } from '../../control/gateway/processes.ts';
+import {
+  describeProcesses,
+  inspectProcesses,
+  type ProcessesReport,
+} from '../../control/gateway/processes.ts';
 import { baseUrl, waysOf } from '../../control/gateway/url.ts';
 import { warningLines } from '../../control/gateway/warnings.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';

@@ -58,7 +58,10 @@ it('what nobody waits for waits for company, says how old it is, and goes alone 
   expect(heard).toEqual([]);
   pipe.post(['admit', 1]);
   await until(() => heard.length === 2, 'both');
-  expect(heard).toEqual([['began', expect.any(Number)], ['admit', 1]]);
+  expect(heard).toEqual([
+    ['began', expect.any(Number)],
+    ['admit', 1],
+  ]);
   expect(chunks).toBe(1);
 
   pipe.postInCompany((age_ms) => ['began', age_ms]);
