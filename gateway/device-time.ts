@@ -24,8 +24,8 @@ export class DeviceTime {
   }
 
   /**
-   * @param age_ms since it began, where that is told late. What it has used since then goes off the shares of those that
-   * are there now; where nobody is, it is time in which nobody was.
+   * @param age_ms since it began, where that is told late. What it has used since then goes off the shares of those
+   * that are there now; where nobody is, it is time in which nobody was.
    * @returns ends the request's use, and tells its share, s; to be called once
    */
   begin(age_ms = 0): () => number {

@@ -28,8 +28,8 @@ export interface StageTunnelsOptions {
 
 /**
  * Joins the rings of pipelines whose stages are on several nodes of a job, or of several jobs. A worker reaches the
- * stage behind it by a unix socket in any case; where that stage is on another node, the socket is the agent's, which passes what comes
- * on over TLS with pinned keys, and the agent there to its worker. Nothing new listens on a network.
+ * stage behind it by a unix socket in any case; where that stage is on another node, the socket is the agent's, which
+ * passes what comes on over TLS with pinned keys, and the agent there to its worker. Nothing new listens on a network.
  *
  *     worker ──► p…-2.sock ── agent ══ TLS, HTTP upgrade ══ agent ── p…-2.sock ──► worker of stage 2
  */

@@ -24,8 +24,8 @@ export interface ArenaOptions {
 
 /**
  * A range of a device's pool for models that are larger than it. Weights stay in host memory: in the page cache of
- * their files, which all workers of a node share. One model streams at a time, and a switch to another costs nothing but what
- * was brought in advance for the one before. Results of graphs lie elsewhere in the pool, those of all parts in one
+ * their files, which all workers of a node share. One model streams at a time, and a switch to another costs nothing
+ * but what was brought in advance for the one before. Results of graphs lie elsewhere in the pool, of all parts in one
  * place (`ArenaScratch`).
  *
  *     [ ring, through which weights are streamed | parts that stay ]

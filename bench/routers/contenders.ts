@@ -11,29 +11,10 @@ import { requestBody } from '../gateway/requests.ts';
 import { delegationOf, freePort, launch_id, untilServed } from '../gateway/setting.ts';
 import { type Closers, chatPath, type GatewayStage } from '../gateway/stage.ts';
 import { pacedModels } from '../gateway/streams.ts';
+import type { Contender, Target } from './contender.ts';
 import { startOpenTela } from './opentela.ts';
 import { type Peer, routerCommand } from './peers.ts';
 import { ours, oursWithAgent } from './side-by-side.ts';
-
-/** Where requests of one kind go, and who works for them. */
-export interface Target {
-  url: string;
-  model: string;
-  pid: number;
-  /** CPU time so far, µs. */
-  cpu_us(): number;
-}
-
-export interface Contender {
-  name: string;
-  /** Answers at once, and streams that keep a pace. */
-  instant: Target;
-  paced: Target;
-  /** The same processes as another one, and one more whose CPU time counts, too. */
-  cpu_only?: true;
-  /** Ends the one with instant answers and starts it again; resolves to the time of that start, ms. */
-  restart?: () => Promise<number>;
-}
 
 const agentModel = 'bench-agent';
 const engineProgram = join(packageRoot, 'dist/bench/gateway/paced-engine.js');

@@ -6,7 +6,8 @@ import { pacedRequest, requestBody } from '../gateway/requests.ts';
 import { readStreams } from '../gateway/sse.ts';
 import type { GatewayStage } from '../gateway/stage.ts';
 import { streamLoads } from '../gateway/streams.ts';
-import { type Contender, type Target, untilAnswered } from './contenders.ts';
+import type { Contender, Target } from './contender.ts';
+import { untilAnswered } from './contenders.ts';
 import type { Column, Metric } from './side-by-side.ts';
 
 const saturation = { connections: 64, duration_s: 2 };

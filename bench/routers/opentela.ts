@@ -14,7 +14,7 @@ import { instantAnswer, requestBody } from '../gateway/requests.ts';
 import { freePort } from '../gateway/setting.ts';
 import type { GatewayStage } from '../gateway/stage.ts';
 import { MissingNeed } from '../need.ts';
-import type { Contender, Target } from './contenders.ts';
+import type { Contender, Target } from './contender.ts';
 
 export const openTela = 'OpenTela';
 export const openTelaWithNode = 'OpenTela with its node';

@@ -6,7 +6,7 @@
  *                                               group 2:  A' B'   and then only these
  *
  * One that is replaced keeps its group: the others find it there, with the weights that they have. A coordinator and
- * its successor cannot share a stage, which is in one ring; so all parts are renewed at once, in a group that nobody has.
+ * its successor cannot share a stage, which is in one ring; so all parts are renewed at once, in a new group.
  */
 import { unitsOfJob } from '../../spec/plan.ts';
 import type { LaunchRecord } from './launch-record.ts';

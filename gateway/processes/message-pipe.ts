@@ -105,10 +105,14 @@ export class MessagePipe<In extends unknown[], Out extends unknown[]> {
     const lines = (this.#unread + this.#decoder.write(bytes)).split('\n');
     this.#unread = lines.pop()!;
     for (const line of lines) {
-      // Both sides are of one build, and nobody else can write to the pipe.
-      if (line.startsWith('[')) for (const message of JSON.parse(line) as In[]) this.#events.message(message);
+      if (line.startsWith('[')) this.#hear(JSON.parse(line));
       else this.#events.records!(line);
     }
+  }
+
+  /** Both sides are of one build, and nobody else can write to the pipe. */
+  #hear(messages: unknown): void {
+    for (const message of messages as In[]) this.#events.message(message);
   }
 
   #close(): void {

@@ -1,6 +1,6 @@
 /**
- * What the processes of one gateway say to each other, all of a turn in a line of JSON. The gateway itself (the primary)
- * counts, keeps and decides for all; its workers relay requests. See docs/gateway.md, "Several processes".
+ * What the processes of one gateway say to each other, all of a turn in a line of JSON. The gateway itself (the
+ * primary) counts, keeps and decides for all; its workers relay requests. See docs/gateway.md, "Several processes".
  */
 import type { SecureContextOptions } from 'node:tls';
 import type { MetricObjectWithValues, MetricValue } from 'prom-client';

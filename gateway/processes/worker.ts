@@ -21,7 +21,7 @@ import type { HeldName } from '../holder/messages.ts';
 import { KeptForKeys } from '../kept/kept-for-keys.ts';
 import { KnownProviders } from '../keys/known-providers.ts';
 import type { GatewayLog } from '../log.ts';
-import { bearerOf, OpenAiHandler } from '../openai-handler.ts';
+import { bearerOf, OpenAiHandler, type OpenAiHandlerServices } from '../openai-handler.ts';
 import { ProcessMetrics } from '../process-metrics.ts';
 import { JournalMemory } from '../relay/journal/journal-memory.ts';
 import { Sessions } from '../sessions.ts';
@@ -42,6 +42,26 @@ export interface WorkerParts {
   /** For requests that only the primary answers. */
   requests: Duplex;
   log: GatewayLog;
+}
+
+/** What the primary counts, and what it said that it has measured. */
+function countedElsewhere(
+  pipe: WorkerParts['pipe'],
+  measures: ToldMeasures,
+): Pick<OpenAiHandlerServices, 'metrics' | 'workload' | 'demand'> {
+  return {
+    metrics: {
+      retried: (model) => pipe.postInCompany(() => ['retried', model]),
+      continued: (model) => pipe.postInCompany(() => ['continued', model]),
+      refused: (code) => pipe.postInCompany(() => ['refused', code]),
+    },
+    workload: {
+      arrived: (model) => pipe.postInCompany(() => ['arrived', model]),
+      refused: (model) => pipe.postInCompany(() => ['turned_away', model]),
+      longAnswer: (model) => measures.longAnswer(model),
+    },
+    demand: { began: (model) => pipe.postInCompany((age_ms) => ['began', model, age_ms]) },
+  };
 }
 
 /**
@@ -112,17 +132,7 @@ export class Worker {
       limits: this.#limits,
       accounts: this.#accounts,
       ledger: this,
-      metrics: {
-        retried: (model) => pipe.postInCompany(() => ['retried', model]),
-        continued: (model) => pipe.postInCompany(() => ['continued', model]),
-        refused: (code) => pipe.postInCompany(() => ['refused', code]),
-      },
-      workload: {
-        arrived: (model) => pipe.postInCompany(() => ['arrived', model]),
-        refused: (model) => pipe.postInCompany(() => ['turned_away', model]),
-        longAnswer: (model) => this.#measures.longAnswer(model),
-      },
-      demand: { began: (model) => pipe.postInCompany((age_ms) => ['began', model, age_ms]) },
+      ...countedElsewhere(pipe, this.#measures),
       defragmenter: { makeRoom: (...asked) => this.#makeRoom(...asked) },
       log,
       tracing: this.#tracing,
