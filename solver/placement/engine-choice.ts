@@ -81,6 +81,12 @@ function engineObstacle(
       because: `${engine} does not read ${formatWords[model.format]}`,
     };
   }
+  if (model.spec.weights === 'streamed' && engine !== 'native') {
+    return {
+      constraint: 'engine_unavailable',
+      because: `${engine} does not stream weights: the native engine does`,
+    };
+  }
   if (engine === 'native' && !model.native.supported) {
     return { constraint: 'architecture_unsupported', because: model.native.because };
   }

@@ -33,6 +33,19 @@ describe('a model that is larger than its device', () => {
     expect(unit!.weight_bytes).toBe(gguf('m', '70b').weight_bytes);
   });
 
+  it('is placed with the native engine alone, whatever engines are there', () => {
+    const others = { 'llama.cpp': { available: true }, vllm: { available: true } } as const;
+    const without = gpus('T4', 16, 1, { engines: others, count: 1 });
+    const { unplaced, rejected } = place(ask([gguf('m', '70b', asked)], [without]));
+    expect(unplaced).toEqual([{ model: 'm', replicas: 1 }]);
+    expect(rejected[0]).toMatchObject({ constraint: 'engine_unavailable' });
+    expect(rejected[0]!.because).toContain('llama.cpp does not stream weights');
+    const mixed = place(ask([gguf('m', '70b', asked)], [without, { ...small, node_kind: 'other' }]));
+    expect(mixed.launches.map(({ node_kind }) => node_kind)).toEqual(['other']);
+    const folder = place(ask([{ ...gguf('m', '70b', asked), format: 'huggingface' }], [without]));
+    expect(folder.rejected[0]!.because).toContain('vllm does not stream weights');
+  });
+
   it('is promised no step that is faster than its link', () => {
     const model = gguf('m', '70b', asked);
     const { models } = place(ask([model], [small]));
