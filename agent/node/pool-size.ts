@@ -79,12 +79,12 @@ function acceleratorPool_bytes({ group, sharing }: PoolContext): number {
   const device_bytes = group.devices.reduce((sum, { description }) => sum + description.memory_bytes, 0);
   const share = Math.floor(pool_share * device_bytes);
   if (sharing?.pool_gb !== undefined) return Math.min(device_bytes, Math.floor(1e9 * sharing.pool_gb));
-  const planned = group.units.map(({ memory }) => memory?.device_bytes);
+  const planned = group.units.map(({ memory }) => memory);
   if (!group.devices.some(({ only_ggml }) => only_ggml) || planned.includes(undefined)) return share;
-  return Math.min(
-    share,
-    planned.reduce<number>((sum, bytes) => sum + (bytes ?? 0), 0),
-  );
+  // Models whose weights are streamed have one arena.
+  const arenas = planned.map((memory) => memory?.arena_bytes ?? 0);
+  const own_bytes = planned.reduce((sum, memory, at) => sum + (memory?.device_bytes ?? 0) - arenas[at]!, 0);
+  return Math.min(share, own_bytes + Math.max(0, ...arenas));
 }
 
 function usable(

@@ -82,6 +82,7 @@ export function openStreamingEngine(
     );
     const rows_max = options.prefill_chunk_tokens + options.max_sequences;
     const embedding = new HostEmbedding(arena.backend.ggml, file, rows_max);
+    freed.push(() => embedding.free());
     const on_free = (): void => {
       for (const offset of taken) arena.giveResident(offset);
       more.on_closed?.();

@@ -11,12 +11,11 @@ import {
 import { engineFeatures } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 import { type Allocation, devicesTaken } from './allocation.ts';
-import { onRealGpu } from './engine-choice.ts';
 import { type LatencyEstimator, uncalibrated } from './latency-estimator.ts';
 import { workloadOf } from './model-facts.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
-import { formatGib, type UnitMemory } from './unit-memory.ts';
+import type { UnitMemory } from './unit-memory.ts';
 
 /** Runners-up that are listed: more are noise. */
 const runners_up_max = 6;
@@ -237,11 +236,6 @@ function isBoundedByMemory(
   return context_tokens < trained_context_tokens && context_tokens !== context_tokens_default;
 }
 
-/** What a node has for the page cache beside a replica: on CPUs the replica is in the same memory. */
-function fileRoom_bytes(offer: PlacementOption['offer'], { bytes_per_device }: UnitMemory): number {
-  return offer.memory_bytes - (onRealGpu(offer) ? 0 : bytes_per_device);
-}
-
 /** What a person should know of a model's placement before it is deployed. */
 export function placementWarnings(
   planned: PlannedModel,
@@ -250,11 +244,7 @@ export function placementWarnings(
 ): string[] {
   const { name, slo } = model.spec;
   const warnings: string[] = [];
-  for (const { memory, offer, engine, device_note, weight_bytes } of placed.keys()) {
-    if (memory.arena_bytes !== undefined && weight_bytes > fileRoom_bytes(offer, memory))
-      warnings.push(
-        `${name} on ${offer.node_kind}: host memory does not hold all of its ${formatGib(weight_bytes)} of weights: what is missing is read from its file with every step`,
-      );
+  for (const { memory, offer, engine, device_note } of placed.keys()) {
     if (device_note !== undefined && !offer.devices.emulated)
       warnings.push(`${offer.node_kind}: ${device_note}`);
     if (memory.kv_tokens < memory.kv_tokens_wanted)

@@ -5,6 +5,7 @@ import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
+import { formatGib } from './unit-memory.ts';
 
 interface OpenDevice {
   /** Without the arena. */
@@ -128,21 +129,32 @@ export class Packing {
     return group;
   }
 
+  /** What a person should know of files that are read again and again. */
+  cacheWarnings(): string[] {
+    const warnings = this.#nodes.flatMap((node) => {
+      const { uncached_bytes } = jobMemory(node, this.#question);
+      if (uncached_bytes === 0) return [];
+      const streamed = node.units.filter(({ memory }) => memory?.arena_bytes !== undefined);
+      const names = [...new Set(streamed.map(({ model }) => model.name))].join(', ');
+      return `${names} on ${node.offer.node_kind}: host memory lacks ${formatGib(uncached_bytes)} for weights that are streamed: so much is read from files with every step`;
+    });
+    return [...new Set(warnings)];
+  }
+
   launches(): PlannedLaunch[] {
     return this.#nodes.flatMap((node) => jobsOf(launchOf(node, this.#question)));
   }
 
   #firstDevice(option: PlacementOption, node: OpenNode, sharing: Sharing, time: number): number | undefined {
-    const { shared_time_max } = this.#question.settings;
-    const host_bytes = node.host_bytes + hostMemory(option);
-    if (
-      host_bytes > 0 &&
-      host_bytes + this.#question.settings.host_overhead_bytes > option.offer.memory_bytes
-    )
-      return undefined;
+    const { shared_time_max, host_overhead_bytes } = this.#question.settings;
+    const isHeld = (device: OpenDevice): boolean => {
+      const host_bytes = node.host_bytes + hostMemory(option, device);
+      return host_bytes === 0 || host_bytes + host_overhead_bytes <= option.offer.memory_bytes;
+    };
     const name = option.model.spec.name;
     const fits = (index: number): boolean => {
       const device = node.devices[index]!;
+      if (!isHeld(device)) return false;
       if (device.models.length === 0) return sharing === 'none' && cpusLeft(option, node, index);
       return (
         sharing !== 'none' &&
@@ -196,10 +208,14 @@ function arenaOf_bytes({ memory }: PlacementOption): number {
   return memory.arena_bytes ?? 0;
 }
 
-/** Memory of its node that a replica takes: all of it on CPUs, and the weights of an engine that sleeps. */
-function hostMemory(option: PlacementOption): number {
-  if (!onRealGpu(option.offer)) return option.memory.bytes_per_device * devicesOnNode(option);
-  return sharedBy(option) === 'turns' ? option.weight_bytes : 0;
+/**
+ * Memory of its node that a replica takes on this device: all of it on CPUs, but for the arena that is there for others
+ * already, and the weights of an engine that sleeps.
+ */
+function hostMemory(option: PlacementOption, device: OpenDevice): number {
+  if (onRealGpu(option.offer)) return sharedBy(option) === 'turns' ? option.weight_bytes : 0;
+  const shared_bytes = Math.min(device.arena_bytes, arenaOf_bytes(option));
+  return option.memory.bytes_per_device * devicesOnNode(option) - shared_bytes;
 }
 
 function devicesOnNode({ device_count, nodes }: PlacementOption): number {
@@ -208,6 +224,7 @@ function devicesOnNode({ device_count, nodes }: PlacementOption): number {
 
 function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: number): void {
   const first = unit.first_device;
+  node.host_bytes += hostMemory(option, node.devices[first]!);
   for (let index = first; index < first + devicesOnNode(option); index++) {
     const device = node.devices[index]!;
     device.bytes = bytesWith(device, option);
@@ -216,7 +233,6 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
     device.models.push(option.model.spec.name);
     device.by = sharedBy(option);
   }
-  node.host_bytes += hostMemory(option);
   if (option.memory.arena_bytes !== undefined) node.streamed_files.set(unit.model_path, option.weight_bytes);
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);
@@ -262,21 +278,41 @@ export function unitName(model: string, replica: number): string {
   return `${model.replaceAll('/', '+')}-${replica}`;
 }
 
+interface JobMemory {
+  /** Without the page cache. */
+  memory_bytes: number;
+  /** For the files of models whose weights are streamed. */
+  page_cache_bytes: number;
+  /** Of those files, what the node has no memory for. */
+  uncached_bytes: number;
+}
+
+function jobMemory(node: OpenNode, { settings }: PlacementQuestion): JobMemory {
+  const { offer } = node;
+  const own_bytes = node.host_bytes + settings.host_overhead_bytes;
+  const files_bytes = [...node.streamed_files.values()].reduce((sum, bytes) => sum + bytes, 0);
+  const free_bytes = (taken_bytes: number): number => Math.max(0, offer.memory_bytes - taken_bytes);
+  const uncached_bytes = Math.max(0, files_bytes - free_bytes(own_bytes));
+  if (!onRealGpu(offer)) {
+    const memory_bytes = Math.min(offer.memory_bytes, own_bytes);
+    return { memory_bytes, page_cache_bytes: files_bytes - uncached_bytes, uncached_bytes };
+  }
+  const share_bytes = Math.floor((offer.memory_bytes * devicesInUse(node)) / offer.devices.count);
+  const memory_bytes = Math.max(share_bytes, node.host_bytes > 0 ? own_bytes : 0);
+  // The share of its devices may be enough for them.
+  const more_bytes = Math.max(0, own_bytes + files_bytes - memory_bytes);
+  return { memory_bytes, page_cache_bytes: Math.min(free_bytes(memory_bytes), more_bytes), uncached_bytes };
+}
+
+function devicesInUse({ devices }: OpenNode): number {
+  return devices.filter(({ models }) => models.length > 0).length;
+}
+
 function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const { offer } = node;
-  const usedDevices = node.devices.filter((device) => device.models.length > 0).length;
+  const usedDevices = devicesInUse(node);
   const threads = [...node.threads_by_device.values()].reduce((sum, count) => sum + count, 0);
-  const share = usedDevices / offer.devices.count;
-  const real = onRealGpu(offer);
-  const own_bytes = node.host_bytes + question.settings.host_overhead_bytes;
-  const memory_bytes = real
-    ? Math.max(Math.floor(offer.memory_bytes * share), node.host_bytes > 0 ? own_bytes : 0)
-    : Math.min(offer.memory_bytes, own_bytes);
-  const cached_bytes = [...node.streamed_files.values()].reduce((sum, bytes) => sum + bytes, 0);
-  const page_cache_bytes = Math.min(
-    Math.max(0, offer.memory_bytes - memory_bytes),
-    real ? Math.max(0, own_bytes + cached_bytes - memory_bytes) : cached_bytes,
-  );
+  const { memory_bytes, page_cache_bytes } = jobMemory(node, question);
   const launch: PlannedLaunch = {
     node_kind: offer.node_kind,
     tier: offer.tier,

@@ -379,7 +379,7 @@ function placementOf(
     launches,
     models: described.map(({ planned }) => planned),
     rejected: distinct(rejected),
-    warnings: described.flatMap(({ warnings }) => warnings),
+    warnings: [...described.flatMap(({ warnings }) => warnings), ...packing.cacheWarnings()],
     unplaced: missing,
     too_large: asked
       .filter(({ options }) => options.length === 0)
