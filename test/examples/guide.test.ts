@@ -1,5 +1,5 @@
 /** The model that comes along, computed by the native engine: what it was taught, and where its knowledge ends. */
-import { statSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { ChatTemplate } from '../../agent/text/chat-template.ts';
@@ -29,14 +29,17 @@ const everydayQuestions: [string, RegExp][] = [
   ['what is a partition in slurm', /group of nodes/],
   ['How do I submit a batch job?', /`sbatch/],
   ['Is there a web dashboard?', /`\/dashboard\/`/],
-  ['Please explain the KV cache.', /keys and values/],
-  ['What does TTFT stand for?', /time to first token/i],
   ['can i use vllm with hpcserve?', /vllm/i],
   ['how do I use it with the openai python client', /OPENAI|OpenAI/],
   ['What happens when a node crashes?', /unbroken stream/],
   ['Hello!', /^Hello!/],
   ['Who are you?', /example model of hpcserve/],
   ['thank you so much', /welcome/],
+];
+/** The same, which it answers with what belongs to another question: its page names them. */
+const misunderstood: [string, RegExp][] = [
+  ['Please explain the KV cache.', /keys and values/],
+  ['What does TTFT stand for?', /time to first token/i],
 ];
 const elsewhere = [
   'What is the capital of Argentina?',
@@ -57,12 +60,11 @@ const near_tie = 0.5;
  * one answers 22 % of them. What it reaches is in examples/guide/README.md; a worse one is not to be shipped.
  */
 const held_out_share_min = 0.18;
-/** Of `everydayQuestions`, its page names two that it has no right answer to; another CPU may tip a third. */
-const everyday_wrong_max = 3;
 /** Of `elsewhere`, it mistook none; another CPU may tip one. Words that it never saw look like words that it knows. */
 const mistaken_max = 1;
 
 const path = join(packageRoot, 'examples/guide.gguf');
+const page = readFileSync(join(packageRoot, 'examples/guide/README.md'), 'utf8');
 const corpus = readCorpus();
 const vocabulary = Vocabulary.open(path);
 const template = new ChatTemplate(vocabulary.chat_template, { bos_token: '', eos_token: '<|im_end|>' });
@@ -135,12 +137,13 @@ describe('examples/guide.gguf', () => {
     expect(right / asked.length).toBeGreaterThan(held_out_share_min);
   });
 
-  it('answers everyday questions', () => {
-    const answers = ask(...everydayQuestions.map(([question]) => [question]));
-    const wrong = everydayQuestions.flatMap(([question, words], index) =>
-      words.test(answers[index]!) ? [] : [`${question} ${answers[index]}`],
-    );
-    expect(wrong.length, wrong.join('\n')).toBeLessThanOrEqual(everyday_wrong_max);
+  it.each(everydayQuestions)('%s', (question, words) => {
+    expect(ask([question])[0]).toMatch(words);
+  });
+
+  it.each(misunderstood)('misunderstands %s, as its page says', (question, words) => {
+    expect(ask([question])[0]).not.toMatch(words);
+    expect(page).toContain(question);
   });
 
   it('says of everything else that it does not know it', () => {
