@@ -91,6 +91,14 @@ async function answer(begun: () => Promise<void> = async () => undefined): Promi
   return text;
 }
 
+/** That a loss met the last answer in its middle: the gateway had somebody go on with it, and counted that. */
+async function expectContinued(): Promise<void> {
+  const question = 'SELECT attempts FROM requests ORDER BY sequence DESC LIMIT 1';
+  const { code, stdout, stderr } = await hpcserve('usage', 'sql', question, '--csv');
+  expect(code, stderr).toBe(0);
+  expect(Number(stdout.trim().split('\n').at(-1))).toBeGreaterThan(1);
+}
+
 it('answers with the tokens of the whole model', async () => {
   await deploy('whole', {});
   expected = await answer();
@@ -127,6 +135,7 @@ it('goes on with an answer whose second stage Slurm preempts, once its job runs 
     );
   };
   expect(await answer(preempt)).toBe(expected);
+  await expectContinued();
   // The same jobs: one went on, and one ran again.
   expect((await parts()).map(({ job_id }) => job_id)).toEqual([first.job_id, second.job_id]);
   expect(await restarts(first)).toBe(0);
@@ -139,6 +148,7 @@ it('goes on with an answer whose second stage is ended, once the keeper has star
     expect(code, stderr).toBe(0);
   };
   expect(await answer(end)).toBe(expected);
+  await expectContinued();
   const [first2, second2] = await parts();
   expect(first2.job_id).toBe(first.job_id);
   expect(second2.job_id).not.toBe(second.job_id);
@@ -152,6 +162,7 @@ it('goes on with an answer whose first stage is ended: another job has it, and t
     expect(code, stderr).toBe(0);
   };
   expect(await answer(end)).toBe(expected);
+  await expectContinued();
   const [first2, second2] = await parts();
   expect(first2.job_id).not.toBe(first.job_id);
   expect(second2.job_id).toBe(second.job_id);
