@@ -46,8 +46,12 @@ export function checkPool(
   if (weight_bytes <= pool_bytes) return;
   const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
   const { memory_limit_bytes, planned_memory_bytes, sharing } = context;
+  const weights =
+    arena_bytes === undefined
+      ? `${gib(weight_bytes)} of weights`
+      : `an arena of ${gib(arena_bytes)} for its weights`;
   throw new HpcserveError('E_POOL_FULL', {
-    what: `the model ${model.name} ${arena_bytes === undefined ? `has ${gib(weight_bytes)} of weights` : `streams its weights through ${gib(arena_bytes)}`}, and the memory pool of its device has ${gib(pool_bytes)}`,
+    what: `the model ${model.name} has ${weights}, and the memory pool of its device ${gib(pool_bytes)}`,
     because: [
       ...(isAccelerator(context)
         ? context.group.devices.map(

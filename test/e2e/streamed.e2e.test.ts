@@ -1,4 +1,4 @@
-/** A model whose weights stay in host memory, from model.yaml to its answers: real agents and workers, typed commands. */
+/** Models whose weights stay in host memory, from model.yaml to answers: real agents and workers, typed commands. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import OpenAI from 'openai';

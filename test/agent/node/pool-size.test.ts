@@ -94,6 +94,14 @@ test('a model that is larger than its pool is refused with the limit that made i
     message: 'the model large has 1.86 GiB of weights, and the memory pool of its device 0.79 GiB',
     because: ['the job may use 0.93 GiB on this node', 'the plan gave it 2.79 GiB'],
   });
+  const arena = unitOf(
+    { name: 'large', weights: 'streamed' },
+    { weight_bytes: 2e9, memory: { device_bytes: 1e9, kv_bytes: 1e6, share: 0.1, arena_bytes: 8.5e8 + 1 } },
+  );
+  expect(() => checkPool(arena, limited, large)).toThrow(
+    'the model large has an arena of 0.79 GiB for its weights, and the memory pool of its device 0.79 GiB',
+  );
+  checkPool({ ...arena, memory: { ...arena.memory!, arena_bytes: 8.5e8 } }, limited, large);
   const unlimited = {
     group: group(large),
     memory_limit_bytes: undefined,
