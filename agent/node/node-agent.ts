@@ -190,8 +190,12 @@ export class NodeAgent {
     this.#log.info({ pid: process.pid, job: this.#identity.job_id }, 'node agent started');
     const launch = this.#launch;
     const { units, devices, assignment } = this.#assign();
-    const runtime_folder = makeRuntimeFolder(launch.runtime_folder, this.#environment);
-    this.#guard = new OrphanGuard(runtime_folder, this.#environment);
+    const { folder: runtime_folder, guard } = makeRuntimeFolder(
+      launch.runtime_folder,
+      this.#environment,
+      (folder) => new OrphanGuard(folder, this.#environment),
+    );
+    this.#guard = guard;
     await endLeftContainers(launch.engine_prefix, this.#environment, this.#log);
     // Asked to stop meanwhile, it begins nothing more: a job that is preempted while it starts leaves at once.
     const asked = this.#stop.signal;

@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
+import type { FolderGuard } from './runtime-folder.ts';
 
 /**
  * A few lines of shell that outlive the agent by seconds. It reads `add GROUP` and `drop GROUP` from a pipe; when
@@ -25,7 +26,11 @@ for file in "$1"/*.container; do
   [ -f "$file" ] || continue
   timeout 60 xargs -0 sh -c 'name=$1; shift; "$@" kill "$name"; "$@" rm --force "$name"' sh <"$file" >/dev/null 2>&1
 done
-rm -rf -- "$1"
+# What was killed ends a moment later, perhaps in the middle of making a file.
+for again in 1 1 1 2 5 10; do
+  rm -rf -- "$1" 2>/dev/null && break
+  sleep "$again"
+done
 `;
 
 /** Variables by which container runtimes find what they run: no secret, and none that makes it a process of the job. */
@@ -37,11 +42,11 @@ function ofContainers(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
 }
 
 /** Sees to it that no child outlives the agent, however the agent ends. */
-export class OrphanGuard {
+export class OrphanGuard implements FolderGuard {
   readonly #process: ChildProcess;
 
   /**
-   * @param folder removed when the agent has ended
+   * @param folder removed when the agent has ended; it may be made later
    * @param environment of the agent: what container runtimes need of it is handed on
    */
   constructor(folder: string, environment: NodeJS.ProcessEnv = {}) {
@@ -71,5 +76,10 @@ export class OrphanGuard {
   /** The agent ends in order: the guard removes the folder and ends too. */
   close(): void {
     this.#process.stdin?.end();
+  }
+
+  /** There is nothing to guard: it ends, and removes nothing. */
+  abandon(): void {
+    this.#process.kill('SIGKILL');
   }
 }

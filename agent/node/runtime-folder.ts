@@ -1,27 +1,39 @@
-import { mkdtempSync, statSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
 
 /** `<folder>/u99-9/engine.sock` must fit into sun_path (108 bytes with its end). */
 const path_bytes_max = 80;
-/** What mkdtemp adds: `hpcserve-` and six characters, and the slash before. */
+/** A slash, `hpcserve-`, and six random characters. */
 const name_bytes = 16;
 const sticky = 0o1000;
+
+/** Removes a folder when the agent has ended, however it ended. */
+export interface FolderGuard {
+  /** There is no folder of ours: nothing is removed. */
+  abandon(): void;
+}
 
 /**
  * A folder of mode 0700 for sockets and keys, under a name that nobody can guess: in the folder that was chosen, else
  * in $TMPDIR or /tmp, whichever can hold it. Where others may write into the parent, its sticky bit must keep them from
  * putting another folder in the place of this one.
  *
+ * @param guard of a folder that is about to be made: an agent that is killed at any moment leaves none behind
  * @throws HpcserveError E_AGENT_RUNTIME_FOLDER
  */
-export function makeRuntimeFolder(chosen: string | undefined, environment: NodeJS.ProcessEnv): string {
+export function makeRuntimeFolder<Guard extends FolderGuard>(
+  chosen: string | undefined,
+  environment: NodeJS.ProcessEnv,
+  guard: (folder: string) => Guard,
+): { folder: string; guard: Guard } {
   const parents = chosen === undefined ? [environment.TMPDIR ?? tmpdir(), '/tmp'] : [chosen];
   const reasons: string[] = [];
   for (const parent of new Set(parents)) {
     try {
-      return makeIn(parent);
+      return makeIn(parent, guard);
     } catch (error) {
       reasons.push(`${parent}: ${(error as Error).message}`);
     }
@@ -32,7 +44,10 @@ export function makeRuntimeFolder(chosen: string | undefined, environment: NodeJ
   });
 }
 
-function makeIn(parent: string): string {
+function makeIn<Guard extends FolderGuard>(
+  parent: string,
+  guard: (folder: string) => Guard,
+): { folder: string; guard: Guard } {
   if (Buffer.byteLength(parent) + name_bytes > path_bytes_max) {
     throw new Error('its path is too long for unix sockets');
   }
@@ -40,5 +55,13 @@ function makeIn(parent: string): string {
   if ((mode & 0o022) !== 0 && (mode & sticky) === 0) {
     throw new Error('others may write into it and it has no sticky bit: they could replace what is in it');
   }
-  return mkdtempSync(join(parent, 'hpcserve-')); // 0700, whatever the umask
+  const folder = join(parent, `hpcserve-${randomBytes(5).toString('base64url').slice(0, 6)}`);
+  const standing = guard(folder);
+  try {
+    mkdirSync(folder, { mode: 0o700 });
+  } catch (error) {
+    standing.abandon(); // the name may be that of somebody else's folder
+    throw error;
+  }
+  return { folder, guard: standing };
 }
