@@ -4,4 +4,4 @@
  */
 import { expect, vi } from 'vitest';
 
-if (expect.getState().testPath?.endsWith('.e2e.test.ts')) vi.setConfig({ testTimeout: 120_000 });
+if (expect.getState().testPath?.endsWith('.e2e.test.ts')) vi.setConfig({ testTimeout: 180_000 });

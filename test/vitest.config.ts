@@ -9,8 +9,8 @@ export default defineConfig({
     setupFiles: ['test/limits.ts'],
     pool: 'forks',
     maxWorkers: 2,
-    // More than the waits in a test together, which are 15 to 20 s each: the one that is too long is to say so.
-    testTimeout: 60_000,
+    // More than the waits in a test together, which are 15 to 50 s each: the one that is too long is to say so.
+    testTimeout: 120_000,
     hookTimeout: 120_000,
     // Waiting, not a promise: the default of one second is over while a busy machine does something else.
     expect: { poll: { timeout: 15_000 } },
