@@ -40,13 +40,13 @@ interface InstructionSet {
 const optional: readonly InstructionSet[] = [
   {
     name: 'AVX-512 VNNI',
-    files: ['product-avx512-vnni.c', 'attention-avx512.c'],
+    files: ['product-avx512-vnni.c', 'product-avx512-floats.c', 'attention-avx512.c'],
     flags: avx512_vnni,
     define: 'HK_WITH_AVX512_VNNI',
   },
   {
     name: 'AVX-512 BF16',
-    files: ['product-avx512-bf16.c'],
+    files: ['product-avx512-bf16.c', 'bf16-rate.c'],
     flags: avx512_bf16,
     define: 'HK_WITH_AVX512_BF16',
   },

@@ -103,15 +103,6 @@ export function takeRows(ggml: Ggml, context: Pointer, weights: Pointer, ids: Po
     : ggml.ggml_get_rows(context, weights, ids)!;
 }
 
-/** Weights that engines multiply by these products. The library can pack F16, too, which loses three bits there. */
-const takenTypes: ReadonlySet<number> = new Set([
-  GgmlType.BF16,
-  GgmlType.Q4_0,
-  GgmlType.Q8_0,
-  GgmlType.Q4_K,
-  GgmlType.Q6_K,
-]);
-
 type GraphFunctions = Pick<
   Ggml,
   'ggml_backend_cpu_buffer_type' | 'ggml_backend_buffer_get_type' | 'ggml_custom_4d'
@@ -156,7 +147,7 @@ export class PackedProducts {
    * @param width elements of a row
    */
   canMultiply(type: number, width: number): boolean {
-    return takenTypes.has(type) && this.#kernels.hk_can_pack(type, width) === 1;
+    return this.#kernels.hk_can_pack(type, width) === 1;
   }
 
   /** Whether a tensor lies in this layout. */
@@ -174,9 +165,9 @@ export class PackedProducts {
   multiply(context: Pointer, weights: Pointer, x: Pointer, fixed_order: boolean): Pointer {
     const [k, n] = [extent(weights, 0), extent(weights, 1)];
     const m = extent(x, 1);
-    const bytes = Number(this.#kernels.hk_activation_bytes(m, k));
     const { packOperator, multiplyOperator } = this.#kernels;
     const set = this.#setFor(weights, fixed_order);
+    const bytes = Number(this.#kernels.hk_activation_bytes(set, m, k));
     const packed = this.#custom(context, GgmlType.I8, [bytes, 1], [x], packOperator, set);
     return this.#custom(context, GgmlType.F32, [n, m], [weights, packed], multiplyOperator, set);
   }
@@ -210,9 +201,9 @@ export class PackedProducts {
     pairs: number,
     fixed_order: boolean,
   ): Pointer {
-    const bytes = Number(this.#kernels.hk_expert_activation_bytes(pairs, extent(like, 2), extent(like, 0)));
-    const { packExpertsOperator } = this.#kernels;
+    const { packExpertsOperator, hk_expert_activation_bytes } = this.#kernels;
     const set = this.#setFor(like, fixed_order);
+    const bytes = Number(hk_expert_activation_bytes(set, pairs, extent(like, 2), extent(like, 0)));
     return this.#custom(context, GgmlType.I8, [bytes, 1], [x, groups, like], packExpertsOperator, set);
   }
 

@@ -70,14 +70,28 @@ int hk_sets(void) {
   return sets;
 }
 
+#ifndef HK_WITH_AVX512_BF16
+int hk_is_bf16_slow(void) { return 0; }
+#endif
+
 int hk_set_for(int set, int type, int fixed_order) {
-  const enum hk_type packed = hk_packed_type(type);
-  if (hk_is_in_fours(set, packed)) return set | HK_AS_BYTES;
-  return fixed_order || !hk_is_in_rows(set) || packed == HK_BF16 ? set : set | HK_ONE_ROW_APART;
+  if (hk_is_by_floats(set, (enum hk_type)type)) return set | HK_AS_FLOATS;
+  if (hk_is_in_fours(set, (enum hk_type)type)) return set | HK_AS_BYTES;
+  return fixed_order || !hk_is_in_rows(set) || type == HK_BF16 ? set : set | HK_ONE_ROW_APART;
 }
 
 int hk_run_product(int set, const struct hk_product *product, int64_t begin, int64_t end) {
   if (!(hk_sets() & set)) return 0;
+  if (set & HK_AS_FLOATS) {
+#ifdef HK_WITH_AVX512_VNNI
+    if (!(set & HK_AVX2)) {
+      hk_product_avx512_floats(product, begin, end);
+      return 1;
+    }
+#endif
+    hk_product_avx2(product, begin, end);
+    return 1;
+  }
   switch (set & ~HK_FLAGS) {
 #ifdef HK_WITH_AMX_BF16
     case HK_AMX_BF16:
@@ -93,21 +107,17 @@ int hk_run_product(int set, const struct hk_product *product, int64_t begin, int
 #endif
 #ifdef HK_WITH_AVX512_VNNI
     case HK_AVX512_VNNI:
-      if (set & HK_AS_BYTES) hk_product_avx512_vnni(product, begin, end);
-      else hk_product_avx2(product, begin, end);
+      hk_product_avx512_vnni(product, begin, end);
       return 1;
 #endif
-    case HK_AVX2:
-      if (set & HK_AS_BYTES) hk_product_avx2_bytes(product, begin, end);
-      else hk_product_avx2(product, begin, end);
-      return 1;
+    case HK_AVX2: hk_product_avx2_bytes(product, begin, end); return 1;
     default: return 0;
   }
 }
 
 int hk_multiply(int set, int type, int64_t n, int64_t k, int64_t m, const void *weights, const uint16_t *x, float *y,
                 int64_t y_stride, int64_t begin, int64_t end) {
-  const struct hk_product product = {.type = hk_packed_type(type),
+  const struct hk_product product = {.type = (enum hk_type)type,
                                      .n = n,
                                      .m = m,
                                      .blocks = hk_blocks(k),

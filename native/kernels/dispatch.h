@@ -8,6 +8,9 @@ HK_API int hk_compiled_sets(void);
 /* Those of them that this CPU, its kernel and this process may run here. */
 HK_API int hk_sets(void);
 
+/* Whether AVX-512 BF16 runs here and multiplies slower than F32 does, measured in a millisecond. */
+HK_API int hk_is_bf16_slow(void);
+
 /*
  * A set with what weights of a type ask for beside it; with `fixed_order` a row has the same bits alone as in a batch.
  * Activations are packed, and multiplied, for a set that this gave.

@@ -45,11 +45,13 @@ HK_API void hk_group_operator(struct tensor *dst, int thread, int threads, void 
 }
 
 /* Of the pairs of one expert. */
-static int64_t group_bytes(int64_t m, int64_t k) { return m > 0 ? hk_ceil_div(hk_activation_bytes(m, k), 64) * 64 : 0; }
+static int64_t group_bytes(int set, int64_t m, int64_t k) {
+  return m > 0 ? hk_ceil_div(hk_activation_bytes(set, m, k), 64) * 64 : 0;
+}
 
 /* Bytes that suffice for packed activations of so many pairs, however they are divided among experts. */
-HK_API int64_t hk_expert_activation_bytes(int64_t pairs, int64_t experts, int64_t k) {
-  const int64_t row = hk_blocks(k) * HK_BLOCK * 2, groups = pairs < experts ? pairs : experts;
+HK_API int64_t hk_expert_activation_bytes(int set, int64_t pairs, int64_t experts, int64_t k) {
+  const int64_t row = hk_blocks(k) * hk_x_block_bytes(set & HK_AS_FLOATS), groups = pairs < experts ? pairs : experts;
   const int64_t padding = pairs < (HK_TILE_MAX - 1) * groups ? pairs : (HK_TILE_MAX - 1) * groups;
   return (pairs + padding) * row + groups * 64;
 }
@@ -57,9 +59,10 @@ HK_API int64_t hk_expert_activation_bytes(int64_t pairs, int64_t experts, int64_
 /*
  * dst: bytes, the packed activations of one expert after the other; src 0: x, F32 [k, 1 or used, rows]; src 1: what
  * hk_group_operator made; src 2: a tensor with the experts' matrices, for their number. The user's data is the set,
- * perhaps with HK_ONE_ROW_APART.
+ * as hk_set_for gave it.
  */
-HK_API void hk_pack_experts_operator(struct tensor *dst, int thread, int threads, void *set) {
+HK_API void hk_pack_experts_operator(struct tensor *dst, int thread, int threads, void *set_data) {
+  const int set = (int)(intptr_t)set_data;
   const struct tensor *x = dst->src[0];
   const struct groups g = groups_of(dst->src[1], dst->src[2]->ne[2]);
   const int64_t k = x->ne[0], blocks = hk_blocks(k), used = g.begins[g.experts] / x->ne[2];
@@ -69,8 +72,8 @@ HK_API void hk_pack_experts_operator(struct tensor *dst, int thread, int threads
     const int32_t *pairs = g.pairs + g.begins[expert];
     const int64_t m = g.begins[expert + 1] - g.begins[expert];
     const int rows = hk_tile_rows(m);
-    uint16_t *tile = (uint16_t *)group;
-    for (int64_t first = 0; first < m; first += rows, tile += rows * blocks * HK_BLOCK) {
+    uint8_t *tile = group;
+    for (int64_t first = 0; first < m; first += rows, tile += rows * blocks * hk_x_block_bytes(set & HK_AS_FLOATS)) {
       const float *from[HK_TILE_MAX];
       for (int row = 0; row < rows; row++) {
         const int64_t pair = first + row < m ? pairs[first + row] : 0;
@@ -78,9 +81,9 @@ HK_API void hk_pack_experts_operator(struct tensor *dst, int thread, int threads
         const char *at = (const char *)x->data + slot * (int64_t)x->nb[1] + pair / used * (int64_t)x->nb[2];
         from[row] = first + row < m ? (const float *)at : NULL;
       }
-      hk_pack_tile((int)(intptr_t)set, m, k, from, tile, begin, end);
+      hk_pack_tile(set, m, k, from, (uint16_t *)tile, begin, end);
     }
-    group += group_bytes(m, k);
+    group += group_bytes(set, m, k);
   }
 }
 
@@ -120,7 +123,7 @@ HK_API void hk_multiply_experts_operator(struct tensor *dst, int thread, int thr
     if (m == 0) continue;
     const int64_t each = cost_of(set, m);
     const int64_t begin = 2 * first_unit(from, base, each, units), end = 2 * first_unit(to, base, each, units);
-    const struct hk_product product = {.type = hk_packed_type(w->type),
+    const struct hk_product product = {.type = (enum hk_type)w->type,
                                        .n = n,
                                        .m = m,
                                        .blocks = hk_blocks(k),
@@ -131,6 +134,6 @@ HK_API void hk_multiply_experts_operator(struct tensor *dst, int thread, int thr
                                        .rows = g.pairs + g.begins[expert]};
     if (begin < end) hk_run_product(set, &product, begin, end < strips ? end : strips);
     base += units * each;
-    group += group_bytes(m, k);
+    group += group_bytes(set, m, k);
   }
 }

@@ -9,13 +9,16 @@
  * HK_ONE_ROW_APART a row that is computed alone is excepted.
  *
  * Activations are rounded to BF16; or, for quantized weights without AMX, to bytes with a scale for each block, as ggml
- * takes them: see bytes.h. Weights reach the product in one of three orders, which the instruction set and their type
- * decide:
+ * takes them: see bytes.h. Beside F16, and beside BF16 on CPUs without products of it, they stay F32.
+ * Weights reach the product in one of four orders, which the instruction set and their type decide:
  *
  *   rows   [row of the strip][element], for the tile unit. Quantized weights become BF16 with their scale.
  *   pairs  [pair along k][row of the strip][2], for vectors of BF16.
  *   fours  [four along k][row of the strip][4], for vectors of bytes, by which quantized weights are multiplied; scales
  *          are applied to the sums.
+ *   ones   [element][row of the strip], F16 for vectors of F32, on every instruction set.
+ *
+ * Vectors of F32 take BF16 from pairs, too: it is the upper half of an F32.
  */
 #pragma once
 #include <stddef.h>
@@ -33,16 +36,15 @@
 /* Numbers of enum ggml_type. */
 enum hk_type { HK_F16 = 1, HK_Q4_0 = 2, HK_Q8_0 = 8, HK_Q4_K = 12, HK_Q6_K = 14, HK_BF16 = 30 };
 
-/* What weights are when they are packed: F16 is rounded to BF16, as activations are. */
-static inline enum hk_type hk_packed_type(int type) { return type == HK_F16 ? HK_BF16 : (enum hk_type)type; }
-
 /* Instruction sets that a product is written for, as bits: AVX2, AVX-512 VNNI, AVX-512 BF16 and AMX, slowest first. */
 enum hk_set { HK_AVX2 = 1, HK_AVX512_BF16 = 2, HK_AMX_BF16 = 4, HK_AVX512_VNNI = 8 };
 /* Beside AMX, for quantized weights: one row alone may be rounded and summed otherwise, where that is faster. */
 #define HK_ONE_ROW_APART 256
 /* Beside a set of vectors, for quantized weights: they and activations are multiplied as bytes. */
 #define HK_AS_BYTES 512
-#define HK_FLAGS (HK_ONE_ROW_APART | HK_AS_BYTES)
+/* Beside any set, for F16 weights, and for BF16 beside AVX2 and AVX-512 VNNI: activations are not rounded. */
+#define HK_AS_FLOATS 1024
+#define HK_FLAGS (HK_ONE_ROW_APART | HK_AS_BYTES | HK_AS_FLOATS)
 
 struct hk_product {
   enum hk_type type;
@@ -67,7 +69,8 @@ static inline float *hk_row(const struct hk_product *p, int64_t row) {
 
 /* Computes the strips [begin, end). */
 typedef void hk_product_function(const struct hk_product *product, int64_t begin, int64_t end);
-hk_product_function hk_product_avx2, hk_product_avx2_bytes, hk_product_avx512_vnni, hk_product_avx512_bf16, hk_product_amx_bf16;
+hk_product_function hk_product_avx2, hk_product_avx2_bytes, hk_product_avx512_floats, hk_product_avx512_vnni,
+    hk_product_avx512_bf16, hk_product_amx_bf16;
 /* Quantized weights in rows, m = 1. */
 hk_product_function hk_product_one_row;
 
@@ -84,6 +87,12 @@ static inline int hk_is_in_rows(int set) { return set == HK_AMX_BF16; }
 static inline int hk_is_in_fours(int set, enum hk_type type) {
   return !hk_is_in_rows(set) && type != HK_BF16 && type != HK_F16;
 }
+
+static inline int hk_is_by_floats(int set, enum hk_type type) {
+  return type == HK_F16 || (type == HK_BF16 && (set == HK_AVX2 || set == HK_AVX512_VNNI));
+}
+/* Of a block of one row of packed activations, from one to the next: bytes leave some of theirs. */
+static inline int64_t hk_x_block_bytes(int by_floats) { return (by_floats ? 4 : 2) * HK_BLOCK; }
 
 static inline int64_t hk_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t hk_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -115,8 +124,9 @@ static inline int64_t hk_integer_bytes(enum hk_type type) {
 }
 
 /*
- * A strip: the integers of all blocks, then the scales of all blocks, 16 F16 each. BF16 has no scales. A block is
- *          rows                              pairs                 fours
+ * A strip: the integers of all blocks, then the scales of all blocks, 16 F16 each. BF16 and F16 have no scales. A block is
+ *          rows                              pairs                 fours, ones
+ *   F16                                                            [element 32][row 16]
  *   BF16   [row 16][element 32]              [pair 16][row 16][2]
  *   Q8_0   [row 16][element 32]                                    [four 8][row 16][4], from 0 on
  *   Q4_0   [4][row 16][2][2] bytes                                 [four 4][row 16][4], of elements e and e + 16 in the
@@ -127,7 +137,7 @@ static inline int64_t hk_integer_bytes(enum hk_type type) {
 static inline int64_t hk_strip_bytes(enum hk_type type, int64_t blocks) {
   const int64_t super_bytes = type == HK_Q4_K ? 4 * HK_STRIP : type == HK_Q6_K ? 2 * HK_STRIP : 0;
   if (super_bytes) return blocks * (hk_integer_bytes(type) + 2 * HK_STRIP) + blocks / 8 * super_bytes;
-  return blocks * (hk_integer_bytes(type) + (type == HK_BF16 ? 0 : 2 * HK_STRIP));
+  return blocks * (hk_integer_bytes(type) + (type == HK_BF16 || type == HK_F16 ? 0 : 2 * HK_STRIP));
 }
 
 /*

@@ -11,7 +11,7 @@ int hk_can_pack(int type, int64_t k) {
 }
 
 int64_t hk_packed_bytes(int type, int64_t n, int64_t k) {
-  return hk_ceil_div(n, HK_STRIP) * hk_strip_bytes(hk_packed_type(type), hk_blocks(k));
+  return hk_ceil_div(n, HK_STRIP) * hk_strip_bytes((enum hk_type)type, hk_blocks(k));
 }
 
 /* Row `row` of a strip, for the tile unit. Elements behind k stay zero, as the whole strip is before. */
@@ -100,6 +100,51 @@ static void pack_pairs_bf16(const uint8_t *source, int64_t k, int row, uint8_t *
   if (2 * pair < k) to[pair * HK_STRIP] = from[2 * pair];
 }
 
+/* 16 rows by 16 elements of 16 bits, `stride` bytes from row to row, turned: element by element. */
+static void turn_halves(const uint8_t *source, int64_t stride, __m256i *to) {
+  __m256i rows[16], pairs[16], fours[16], eights[16];
+#pragma GCC unroll 16
+  for (int row = 0; row < 16; row++) rows[row] = _mm256_loadu_si256((const __m256i *)(source + row * stride));
+  /* Words of two rows, then of four, of eight, in each half of 8 elements. */
+#pragma GCC unroll 8
+  for (int at = 0; at < 8; at++) {
+    pairs[2 * at] = _mm256_unpacklo_epi16(rows[2 * at], rows[2 * at + 1]);
+    pairs[2 * at + 1] = _mm256_unpackhi_epi16(rows[2 * at], rows[2 * at + 1]);
+  }
+#pragma GCC unroll 4
+  for (int group = 0; group < 4; group++)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      const __m256i first = pairs[4 * group + half], second = pairs[4 * group + 2 + half];
+      fours[4 * group + 2 * half] = _mm256_unpacklo_epi32(first, second);
+      fours[4 * group + 2 * half + 1] = _mm256_unpackhi_epi32(first, second);
+    }
+#pragma GCC unroll 2
+  for (int group = 0; group < 2; group++)
+#pragma GCC unroll 4
+    for (int at = 0; at < 4; at++) {
+      const __m256i first = fours[8 * group + at], second = fours[8 * group + 4 + at];
+      eights[8 * group + 2 * at] = _mm256_unpacklo_epi64(first, second);
+      eights[8 * group + 2 * at + 1] = _mm256_unpackhi_epi64(first, second);
+    }
+#pragma GCC unroll 8
+  for (int element = 0; element < 8; element++) {
+    _mm256_storeu_si256(to + element, _mm256_permute2x128_si256(eights[element], eights[8 + element], 0x20));
+    _mm256_storeu_si256(to + 8 + element, _mm256_permute2x128_si256(eights[element], eights[8 + element], 0x31));
+  }
+}
+
+/* Some rows of F16, [element][row], into a strip that is zero where it has fewer rows or elements. */
+static void pack_ones_f16(const uint8_t *source, int rows, int64_t k, uint8_t *strip) {
+  int64_t element = 0;
+  if (rows == HK_STRIP)
+    for (; element + 16 <= k; element += 16)
+      turn_halves(source + 2 * element, 2 * k, (__m256i *)(strip + 2 * HK_STRIP * element));
+  for (; element < k; element++)
+    for (int row = 0; row < rows; row++)
+      memcpy(strip + 2 * (HK_STRIP * element + row), source + 2 * (row * k + element), 2);
+}
+
 int64_t hk_row_bytes(int type, int64_t k) {
   if (type == HK_Q4_K || type == HK_Q6_K) return hk_super_row_bytes(type, k);
   return type == HK_Q4_0 ? k / HK_BLOCK * 18 : type == HK_Q8_0 ? k / HK_BLOCK * 34 : 2 * k;
@@ -118,9 +163,8 @@ static void pack_row(int set, int type, const uint8_t *source, int64_t k, int ro
 }
 
 int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source, void *packed) {
-  const int64_t row_bytes = hk_row_bytes(type, k), strip_bytes = hk_strip_bytes(hk_packed_type(type), hk_blocks(k));
+  const int64_t row_bytes = hk_row_bytes(type, k), strip_bytes = hk_strip_bytes((enum hk_type)type, hk_blocks(k));
   const int is_super = type == HK_Q4_K || type == HK_Q6_K;
-  uint16_t rounded[type == HK_F16 ? k : 1];
   uint8_t *strip = packed;
   int finite = 1;
   for (int64_t first = 0; first < n; first += HK_STRIP, strip += strip_bytes) {
@@ -129,10 +173,10 @@ int hk_pack_weights(int set, int type, int64_t n, int64_t k, const void *source,
     for (int row = 0; row < rows; row++) {
       const uint8_t *from = (const uint8_t *)source + (first + row) * row_bytes;
       finite &= hk_is_finite_row(type, k, from);
-      if (type == HK_F16) hk_round_f16(k, (const uint16_t *)from, rounded);
       if (is_super) hk_pack_super_row(set, type, from, k, row, strip);
-      else pack_row(set, hk_packed_type(type), type == HK_F16 ? (const uint8_t *)rounded : from, k, row, strip);
+      else if (type != HK_F16) pack_row(set, type, from, k, row, strip);
     }
+    if (type == HK_F16) pack_ones_f16((const uint8_t *)source + first * row_bytes, rows, k, strip);
   }
   return finite;
 }

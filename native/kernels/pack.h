@@ -25,22 +25,20 @@ void hk_pack_fours(const uint8_t *integers, int row, uint8_t *block);
 int64_t hk_super_row_bytes(int type, int64_t k);
 void hk_pack_super_row(int set, int type, const uint8_t *source, int64_t k, int row, uint8_t *strip);
 
-/* k weights from F16 to the nearest BF16, ties to even. */
-void hk_round_f16(int64_t k, const uint16_t *source, uint16_t *rounded);
-
 /* Whether all weights of a row are numbers. */
 int hk_is_finite_row(int type, int64_t k, const uint8_t *source);
 
 /* Whether all weights of n rows, as model files have them, are numbers; 1 for types that have no packed layout. */
 HK_API int hk_are_finite(int type, int64_t n, int64_t k, const uint8_t *source);
 
-/* Bytes of m packed rows of activations. */
-HK_API int64_t hk_activation_bytes(int64_t m, int64_t k);
+/* Bytes of m packed rows of activations, for a set that hk_set_for gave. */
+HK_API int64_t hk_activation_bytes(int set, int64_t m, int64_t k);
 
 /*
  * Rounds the blocks [begin, end) along k of m rows of x, for a set that hk_set_for gave: to BF16, in tiles of hk_tile_rows(m) rows:
  * [tile][block][row of the tile][element 32] for vectors, [tile][block][pair 16][row of the tile][2] for the tile unit.
- * or to bytes, see bytes.h. Rows behind m, to the end of the last tile, and elements behind k become zero.
+ * or to bytes, see bytes.h; or copies them, [tile][block][row of the tile][element 32] of F32. Rows behind m, to the end
+ * of the last tile, and elements behind k become zero.
  */
 HK_API void hk_pack_activations(int set, int64_t m, int64_t k, const float *x, int64_t x_stride, uint16_t *packed,
                          int64_t begin, int64_t end);

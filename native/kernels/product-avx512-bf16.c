@@ -2,6 +2,7 @@
 #include "stripe-avx512.h"
 
 #define X_BLOCK_BYTES (2 * HK_BLOCK)
+#define X_TILE_BLOCK_BYTES X_BLOCK_BYTES
 #define BLOCK_BYTES HK_BLOCK_BYTES
 #define SCALE_FLOATS_MAX 1
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define X_BLOCK_BYTES HK_BLOCK_AS_BYTES
+#define X_TILE_BLOCK_BYTES (2 * HK_BLOCK)
 #define BLOCK_BYTES HK_BYTES_OF_BLOCK
 #define SCALE_FLOATS_MAX (2 * HK_STRIP)
 /* Higher: more rows at the rate of the memory; lower: weights are unpacked less often. */

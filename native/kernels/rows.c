@@ -11,9 +11,10 @@ static float from_bf16(uint16_t half) {
   return value;
 }
 
-/* Where element e of row r is in its block: see hk_strip_bytes and super-block.h. Of BF16 its bits. */
+/* Where element e of row r is in its block: see hk_strip_bytes and super-block.h. Of BF16 and F16 its bits. */
 static int bits_of(int set, enum hk_type type, const uint8_t *block, int r, int e) {
   const uint16_t *words = (const uint16_t *)block;
+  if (type == HK_F16) return words[HK_STRIP * e + r];
   if (type == HK_BF16) return hk_is_in_rows(set) ? words[32 * r + e] : words[32 * (e >> 1) + 2 * r + (e & 1)];
   const uint8_t *high = block + HK_Q6_K_LOW;
   if (hk_is_in_fours(set, type)) {
@@ -55,8 +56,11 @@ static void unpack_row(int set, enum hk_type type, int64_t k, const uint8_t *wei
   for (int64_t block = 0; block < blocks; block++) {
     const uint8_t *from = strip + block * hk_integer_bytes(type);
     const int64_t left = k - block * HK_BLOCK;
-    if (type == HK_BF16) {
-      for (int e = 0; e < HK_BLOCK && e < left; e++) *to++ = from_bf16((uint16_t)bits_of(set, type, from, r, e));
+    if (type == HK_BF16 || type == HK_F16) {
+      for (int e = 0; e < HK_BLOCK && e < left; e++) {
+        const uint16_t bits = (uint16_t)bits_of(set, type, from, r, e);
+        *to++ = type == HK_BF16 ? from_bf16(bits) : _cvtsh_ss(bits);
+      }
       continue;
     }
     const struct unpacking how = unpacking_of(type, strip, blocks, block, r);

@@ -1,7 +1,7 @@
 /*
  * How stripes and rows meet: see stripe-avx512.h. The file that includes this one has defined
  *
- *   X_BLOCK_BYTES     of one row of x
+ *   X_BLOCK_BYTES     of one row of x, and X_TILE_BLOCK_BYTES from one to the next: hk_x_block_bytes
  *   BLOCK_BYTES       of a block of a strip as it is multiplied
  *   SCALE_FLOATS_MAX  of a block of a strip
  *   is_expanded       whether weights of a type become that first; else they are multiplied where they lie
@@ -17,7 +17,7 @@ static inline int rows_of(int64_t left) { return ROWS > 4 && left > 4 ? 8 : left
 static inline __attribute__((always_inline)) void multiply_chunk(const enum hk_type type, const struct stripe *s,
                                                                  struct part *part, int64_t chunk) {
   const int lines = (int)(hk_integer_bytes(type) / 64), parts = (int)hk_ceil_div(s->to - s->from, ROWS);
-  const int64_t tile_bytes = (int64_t)part->tile_rows * s->p->blocks * HK_BLOCK * 2;
+  const int64_t tile_bytes = (int64_t)part->tile_rows * s->p->blocks * X_TILE_BLOCK_BYTES;
   part->x_step = part->tile_rows * X_BLOCK_BYTES;
   part->totals = s->totals;
   for (int64_t row = s->from, index = 0; row < s->to; row += ROWS, index++) {

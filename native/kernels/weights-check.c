@@ -1,6 +1,5 @@
-/* Weights that are no numbers, and weights that are rounded before they are packed. */
+/* Weights that are no numbers. */
 #include "pack.h"
-#include <immintrin.h>
 #include <string.h>
 
 /* An F16 or BF16 whose exponent has all bits is infinite or NaN. */
@@ -45,12 +44,4 @@ int hk_are_finite(int type, int64_t n, int64_t k, const uint8_t *source) {
   int finite = 1;
   for (int64_t row = 0; row < n; row++) finite &= hk_is_finite_row(type, k, source + row * hk_row_bytes(type, k));
   return finite;
-}
-
-void hk_round_f16(int64_t k, const uint16_t *source, uint16_t *rounded) {
-  for (int64_t at = 0; at < k; at++) {
-    const uint32_t bits = (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm_cvtph_ps(_mm_cvtsi32_si128(source[at]))));
-    /* A NaN keeps its upper bits, of which ggml's quiet ones have one. */
-    rounded[at] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
 }

@@ -12,6 +12,7 @@ import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import { findNativeLibraries } from '../../../native/libraries.ts';
 import { packedProducts } from '../../../native/packed-products.ts';
+import { fromF16 } from '../../native/kernels/numbers.ts';
 import {
   engineOptions,
   generate,
@@ -42,6 +43,8 @@ const readers = new Map(
 
 function asF32(type: string, bytes: Buffer, elements: number): Float32Array {
   if (type === 'F32') return new Float32Array(Uint8Array.from(bytes).buffer);
+  if (type === 'F16')
+    return Float32Array.from({ length: elements }, (_, at) => fromF16(bytes.readUInt16LE(2 * at)));
   if (type === 'BF16') {
     const bits = Uint32Array.from({ length: elements }, (_, at) => bytes.readUInt16LE(2 * at) << 16);
     return new Float32Array(bits.buffer);
@@ -74,7 +77,7 @@ function mean(numbers: readonly number[]): number {
   return numbers.reduce((sum, each) => sum + each, 0) / numbers.length;
 }
 
-test.each(['BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q4_K_M'] as const)(
+test.each(['F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q4_K_M'] as const)(
   '%s, alone and in prompts, is near to its weights in F32',
   async (type) => {
     const path = await model('tiny-llama', type);
@@ -97,7 +100,7 @@ test.each(['BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q4_K_M'] as const)(
     exact.close();
     theirs.close();
     expect(differences).toHaveLength(36);
-    const asBytes = packedProducts(loadGgml())?.set.name !== 'AMX-BF16' && type !== 'BF16';
+    const asBytes = packedProducts(loadGgml())?.set.name !== 'AMX-BF16' && !type.endsWith('F16');
     const like = (own: number, other: number): number => (asBytes ? beside_theirs_max * other : own);
     expect(mean(differences)).toBeLessThan(like(mean_max, mean(differencesOfTheirs)));
     expect(Math.max(...differences)).toBeLessThan(like(row_max, Math.max(...differencesOfTheirs)));

@@ -188,7 +188,7 @@ describe('a matrix that we have a product for', () => {
 
 /** The same operator, told that it is of an instruction set that nothing is computed by. */
 function withoutWork(args: Parameters<Ggml['ggml_custom_4d']>): Parameters<Ggml['ggml_custom_4d']> {
-  return args.with(-1, 1024n) as typeof args;
+  return args.with(-1, 2048n) as typeof args;
 }
 
 describe('kernels of this CPU', () => {

@@ -8,6 +8,7 @@ import type { Pointer } from '../../../native/signature.ts';
 import {
   builtKernels,
   errorOf,
+  isHalf,
   madeMatrix,
   margin,
   type PackedType,
@@ -81,9 +82,8 @@ it.each(kernels.sets)('$name gives rows as ggml gives those of plain memory', (s
   const packed = PackedProducts.open(ggml, kernels, set)!;
   const plain = ggml.ggml_backend_cpu_buffer_type()!;
   const ids = Int32Array.of(0, 15, 16, 39, 38, 7, 7);
-  const taken = (type: PackedType) => packed.canMultiply(packedTypes[type], widthFor(type, 96));
-  for (const type of (Object.keys(packedTypes) as PackedType[]).filter(taken)) {
-    const matrix = madeMatrix(type, 40, type === 'BF16' ? 70 : widthFor(type, 96), randomNumbers(4));
+  for (const type of Object.keys(packedTypes) as PackedType[]) {
+    const matrix = madeMatrix(type, 40, isHalf(type) ? 70 : widthFor(type, 96), randomNumbers(4));
     const rows = [plain, packed.bufferType].map((bufferType) => graphRows(bufferType, matrix, ids));
     expect(rows[1], type).toEqual(rows[0]);
     expect(new Set(rows[0]).size).toBeGreaterThan(100);

@@ -244,3 +244,15 @@ it('packs what it has kernels for, strip by strip', () => {
   // Scales and minima have bytes of their own: 4 for every 144.
   expect(Number(kernels.hk_packed_bytes(packedTypes.Q4_K, 16, 512))).toBe(32 * 148);
 });
+
+it('has the set first whose products of BF16 are quicker, and says the same whenever it measures', () => {
+  const verdicts = new Set(Array.from({ length: 20 }, () => kernels.hk_is_bf16_slow()));
+  expect(verdicts.size).toBe(1);
+  const names = kernels.sets.map(({ name }) => name);
+  const narrow = names.indexOf('AVX-512 BF16');
+  if (narrow >= 0) expect(narrow > names.indexOf('AVX-512 VNNI')).toBe(verdicts.has(1));
+  else expect([...verdicts]).toEqual([0]);
+  expect(names.includes('AMX-BF16') ? names[0] : names.at(-1)).toBe(
+    names.includes('AMX-BF16') ? 'AMX-BF16' : 'AVX2',
+  );
+});

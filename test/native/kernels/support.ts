@@ -88,8 +88,7 @@ export function madeMatrix(
       const random = next();
       const made = type === 'BF16' ? bf16Of(random) : 0x1800 + Math.floor(Math.abs(random) * 0x2800);
       halves[at] = scaleOf?.(at) ?? (random < 0 ? 0x8000 | made : made);
-      // F16 is rounded to BF16 when it is packed.
-      values[at] = fromBf16(type === 'BF16' ? halves[at]! : bf16Of(fromF16(halves[at]!)));
+      values[at] = type === 'BF16' ? fromBf16(halves[at]!) : fromF16(halves[at]!);
     }
     return { type, n, k, bytes: new Uint8Array(halves.buffer), values, cut };
   }
@@ -145,7 +144,7 @@ export function product(
 ): Float32Array {
   const { type, n, k } = matrix;
   const blocks = Math.ceil(k / block_elements);
-  const activations = alignedBytes(kernels.hk_activation_bytes(m, k)).fill(0xff);
+  const activations = alignedBytes(kernels.hk_activation_bytes(bits, m, k)).fill(0xff);
   for (let part = 0; part < parts; part++) {
     const [begin, end] = [Math.floor((blocks * part) / parts), Math.floor((blocks * (part + 1)) / parts)];
     kernels.hk_pack_activations(bits, m, k, x, k, activations, begin, end);
@@ -184,15 +183,20 @@ export function errorApart({ n, k, values }: Matrix, x: Float32Array, y: Float32
   return error / size;
 }
 
+/** Activations as the kernels round them: not at all where products are of F32. */
+function roundedFor(set: KernelSet, type: PackedType, x: Float32Array): Float64Array {
+  if (type === 'F16' || (type === 'BF16' && ['AVX2', 'AVX-512 VNNI'].includes(set.name)))
+    return Float64Array.from(x);
+  return isAsBytes(set, type) ? asBytes(x) : Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
+}
+
 /**
  * Largest error of a product, as a share of the sum of its terms' sizes. Activations are rounded first, as the kernels
  * do, and quantized weights are as the tile unit takes them where it multiplies.
  */
 export function errorOf(set: KernelSet, matrix: Matrix, x: Float32Array, m: number, y: Float32Array): number {
   const { n, k } = matrix;
-  const rounded = isAsBytes(set, matrix.type)
-    ? asBytes(x)
-    : Float64Array.from(x, (value) => fromBf16(bf16Of(value)));
+  const rounded = roundedFor(set, matrix.type, x);
   const weights = set.name === 'AMX-BF16' ? matrix.cut : matrix.values;
   let worst = 0;
   for (let row = 0; row < m; row++)
