@@ -68,6 +68,7 @@ export class Attempt implements AnswerReceiver {
   readonly #task: AttemptTask;
   readonly #onResult: (result: AttemptResult) => void;
   #call: Call | undefined;
+  readonly #goOn = (): void => this.#call?.resume();
   #released = false;
   /** It has ended or was cancelled: whatever still comes is of no use. */
   #over = false;
@@ -132,7 +133,7 @@ export class Attempt implements AnswerReceiver {
       if (this.#refusal.length < refusal_bytes_max) this.#refusal = Buffer.concat([this.#refusal, chunk]);
     } else if (this.#json) flowing = this.#json.push(chunk);
     else if (this.#stream) flowing = this.#pushToStream(this.#stream, chunk);
-    if (!flowing) this.#task.client.whenTaken(() => this.#call?.resume());
+    if (!flowing) this.#task.client.whenTaken(this.#goOn);
     return flowing;
   }
 

@@ -26,6 +26,8 @@ export class ClientAnswer {
   readonly #onFirstByte: () => void;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;
+  /** What goes on when the client has taken what was written; while there is some, its `drain` is listened to. */
+  readonly #held = new Set<() => void>();
 
   /** @param onFirstByte runs once, before the first bytes of an answer go to the client */
   constructor(of: AcceptedRequest, onFirstByte: () => void) {
@@ -59,13 +61,21 @@ export class ClientAnswer {
     this.response.writeHead(status, all);
   }
 
-  /** Calls back when the client has taken what was written; one that takes nothing for too long is cut off. */
+  /**
+   * Calls back when the client has taken what was written; one that takes nothing for too long is cut off.
+   * @param resume called once, however often it is given meanwhile: each event of a record may be told to wait
+   */
   whenTaken(resume: () => void): void {
+    const isFollowed = this.#held.size > 0;
+    this.#held.add(resume);
+    if (isFollowed) return;
     this.endStall();
     this.#stall = setTimeout(() => this.response.destroy(), stall_ms);
     this.response.once('drain', () => {
       this.endStall();
-      resume();
+      const held = [...this.#held];
+      this.#held.clear();
+      for (const goOn of held) goOn();
     });
   }
 
