@@ -9,11 +9,13 @@ import {
   request,
   type ServerResponse,
 } from 'node:http';
+import { writeEvents } from '../../host/write-events.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
 import { withAgentTime } from '../../spec/worker-timings.ts';
 import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
+import { EventBoundary } from './event-boundary.ts';
 import { bodyTooLarge } from './read-whole.ts';
 import { DeadlineWatch, type RequestDeadlines } from './request-deadlines.ts';
 import type { Traffic, UnansweredRequest, Upstream } from './serving-process.ts';
@@ -87,8 +89,8 @@ class Passage {
   /** 1 while a stream of events is on its way. */
   #streams = 0;
   #paced: ReturnType<Traffic['pace']['join']> | undefined;
-  /** The last bytes of a stream of events. */
-  #lastBytes = Buffer.alloc(0);
+  /** Of a stream of events. */
+  readonly #boundary = new EventBoundary();
   #handedOver = false;
 
   constructor(proxied: PassedRequest) {
@@ -178,24 +180,41 @@ class Passage {
     const timed = isStream ? {} : this.#timings(response.headers);
     outgoing.writeHead(status, { ...passedOn(response.headers), ...timed, ...answer_headers });
     outgoing.flushHeaders();
-    // Before the pipe ends what is sent.
-    if (isStream) response.once('end', () => outgoing.addTrailers(this.#timings(response.trailers)));
-    response.pipe(outgoing);
-    if (isStream) {
-      this.#streams = 1;
-      traffic.streams++;
+    if (isStream) this.#passEvents(response);
+    else {
+      response.on('data', (chunk: Buffer) => {
+        traffic.answer_bytes += chunk.length;
+      });
+      response.pipe(outgoing);
     }
-    response.on('data', (chunk: Buffer) => {
-      traffic.answer_bytes += chunk.length;
-      if (this.#streams === 0) return;
-      const now_ms = performance.now();
-      if (this.#paced) this.#paced.arrived(now_ms);
-      else this.#paced = traffic.pace.join(() => outgoing.writableNeedDrain, now_ms);
-      this.#lastBytes = Buffer.concat([this.#lastBytes, chunk.subarray(-4)]).subarray(-4);
-      this.#deadlines.progressed();
-    });
     response.on('aborted', () => this.#cut());
     response.on('error', () => this.#cut());
+  }
+
+  /** As a pipe does, with less for each event. */
+  #passEvents(response: IncomingMessage): void {
+    const { outgoing, traffic } = this.#proxied;
+    this.#streams = 1;
+    traffic.streams++;
+    const isHeld = (): boolean => outgoing.writableNeedDrain;
+    response.on('data', (chunk: Buffer) => {
+      traffic.answer_bytes += chunk.length;
+      // It was given up in a turn in which more came.
+      if (this.#streams === 0 || outgoing.writableEnded) return;
+      const now_ms = performance.now();
+      if (this.#paced) this.#paced.arrived(now_ms);
+      else this.#paced = traffic.pace.join(isHeld, now_ms);
+      this.#boundary.push(chunk);
+      this.#deadlines.progressed();
+      if (writeEvents(outgoing, chunk, true)) return;
+      response.pause();
+      outgoing.once('drain', () => response.resume());
+    });
+    response.once('end', () => {
+      if (outgoing.writableEnded) return;
+      outgoing.addTrailers(this.#timings(response.trailers));
+      outgoing.end();
+    });
   }
 
   /** Where the time went, for a gateway that traces this request. */
@@ -236,7 +255,7 @@ class Passage {
     if (outgoing.destroyed || outgoing.writableEnded) return;
     this.#answer?.unpipe(outgoing);
     if (!outgoing.headersSent) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
-    else if (this.#streams > 0 && betweenEvents(this.#lastBytes)) {
+    else if (this.#streams > 0 && this.#boundary.isBetween) {
       this.#handedOver = true;
       outgoing.end(`data: ${JSON.stringify(event)}\n\n`);
     } else outgoing.destroy(); // in the middle of an event or a JSON text nothing can be said
@@ -269,11 +288,6 @@ function isAlone({ details }: HpcserveError): boolean {
 function silent({ because }: HpcserveError): HpcserveError {
   const what = 'the replica fell silent while it read this request, and was ended';
   return new HpcserveError('E_REPLICA_SILENT', { what, because });
-}
-
-/** Whether an event may follow: the last one is whole, or none has begun. */
-function betweenEvents(lastBytes: Buffer): boolean {
-  return lastBytes.length === 0 || /\n\r?\n$/.test(lastBytes.toString('latin1'));
 }
 
 function passedOn(headers: IncomingMessage['headers']): OutgoingHttpHeaders {

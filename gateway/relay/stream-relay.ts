@@ -1,3 +1,4 @@
+import { writeEvents } from '../../host/write-events.ts';
 import type { ClientResponse } from './client-response.ts';
 import { errorOf, type StreamError } from './error-event.ts';
 import { chunkOf } from './journal/chunk.ts';
@@ -5,7 +6,6 @@ import type { EventRewriter, StreamJournal } from './journal/journal.ts';
 import { EventSplitter } from './sse-events.ts';
 import { findFinishReason, findUsage, readUsage, type TokenUsage } from './usage.ts';
 import { hasNoChoices, type UsageMember, usageMember, withNullUsage, withoutUsage } from './usage-member.ts';
-import { writeEvents } from './write-events.ts';
 
 /** One event of a model is a few hundred bytes, with all log-probabilities some ten thousand. */
 const event_bytes_max = 8 * 1024 * 1024;

@@ -1,7 +1,7 @@
 /** A client that is behind while a session sends many events at once. */
 import { once } from 'node:events';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
-import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises';
+import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { chunkEvent, doneEvent, shareStage, until } from '../support.ts';
 
@@ -45,9 +45,7 @@ it('is waited for once, however many events came at once, and gets all of them',
       method: 'POST',
       headers: { authorization: `Bearer ${shared.stage.key}` },
     });
-    asked.end(
-      JSON.stringify({ model: 'tiny', messages: [{ role: 'user', content: 'hi' }], stream: true }),
-    );
+    asked.end(JSON.stringify({ model: 'tiny', messages: [{ role: 'user', content: 'hi' }], stream: true }));
     const [answer] = (await once(asked, 'response')) as [IncomingMessage];
     answer.pause();
     let before = -1;

@@ -2,7 +2,7 @@
 import { createServer, request, type Server, type ServerResponse } from 'node:http';
 import { type AddressInfo, connect } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { writeEvents } from '../../../gateway/relay/write-events.ts';
+import { writeEvents } from '../../host/write-events.ts';
 
 let server: Server;
 let port: number;

@@ -1,5 +1,4 @@
 import { ServerResponse } from 'node:http';
-import type { ClientResponse } from './client-response.ts';
 
 const CR = 13;
 const LF = 10;
@@ -7,14 +6,18 @@ const LF = 10;
 const bytes_max = 16 * 1024;
 
 /**
- * Writes events to the client. Of a small piece Node makes four writes (its size, a line end, itself, a line end), a
- * turn of corking and a gathering system call; where nothing else is on its way to the client, the same bytes (a chunk,
+ * Writes events of an answer. Of a small piece Node makes four writes (its size, a line end, itself, a line end), a
+ * turn of corking and a gathering system call; where nothing else is on its way there, the same bytes (a chunk,
  * RFC 9112 §7.1) go as one write.
  *
  * @param begun something of the body was written before: the head is with the socket
- * @returns false where the client is behind; the response then says when it has drained
+ * @returns false where whoever asked is behind; the response then says when it has drained
  */
-export function writeEvents(response: ClientResponse, bytes: Buffer, begun: boolean): boolean {
+export function writeEvents(
+  response: { write(bytes: Buffer): boolean },
+  bytes: Buffer,
+  begun: boolean,
+): boolean {
   if (begun && bytes.length <= bytes_max && response instanceof ServerResponse && response.chunkedEncoding) {
     const { socket } = response;
     if (socket?.writable && socket.writableLength === 0) {
