@@ -68,6 +68,7 @@ export const systemBinaries = [
     'mount',
     'objdump',
     'openssl',
+    'readelf',
     'shellcheck',
     'ssh-add',
     'ssh-agent',

@@ -1,3 +1,5 @@
+import { inspectBackends, runtimeModules } from '../../native/backend-needs.ts';
+import { describeBackend } from '../../native/backend-words.ts';
 import { deviceHolder } from '../../native/device-lock.ts';
 import { findNativeLibraries } from '../../native/libraries.ts';
 import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
@@ -77,16 +79,30 @@ function forNative(
   if (!units.some(({ engine, device_kind }) => engine === 'native' && device_kind !== 'cpu')) return devices;
   try {
     const { folder } = findNativeLibraries(native_library_dir);
-    if (gpuBackendsIn(folder).length > 0)
-      return withGgmlDevices(devices, listAccelerators(folder, environment));
-    warnings.push(
-      `the native engine's libraries in ${folder} have no backend for GPUs (hpcserve native add)`,
-    );
+    if (gpuBackendsIn(folder).length === 0) {
+      warnings.push(
+        `the native engine's libraries in ${folder} have no backend for GPUs (hpcserve native add)`,
+      );
+      return devices;
+    }
+    const known = withGgmlDevices(devices, listAccelerators(folder, environment));
+    if (!known.some(({ ggml_device }) => ggml_device !== undefined))
+      warnings.push(...whatBackendsLack(folder, environment));
+    return known;
   } catch (error) {
     if (!(error instanceof HpcserveError)) throw error;
     warnings.push([error.message, ...error.because].join(': '));
   }
   return devices;
+}
+
+/** Why no backend of the libraries finds a device, as far as its driver and its libraries say. */
+function whatBackendsLack(folder: string, environment: NodeJS.ProcessEnv): string[] {
+  const modules = runtimeModules(environment.MODULEPATH);
+  return inspectBackends(folder, environment).flatMap((needs) => {
+    const { wrong, advice } = describeBackend(needs, modules);
+    return advice === undefined ? wrong : wrong.map((one) => `${one} (${advice})`);
+  });
 }
 
 /** Units count from the first device of the model that they were planned for; a machine may have others beside it. */

@@ -10,6 +10,8 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { isSharedFilesystem, mountTypeOf, readMounts } from '../../host/mounts.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { compiledFile } from '../../host/programs.ts';
+import { inspectBackends, runtimeModules } from '../../native/backend-needs.ts';
+import { describeBackend } from '../../native/backend-words.ts';
 import { cpuKernelSets } from '../../native/cpu-kernel-sets.ts';
 import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
@@ -27,6 +29,7 @@ const socketName_bytes = 48;
 const probe_bytes = 4096;
 /** Clocks that differ by more make certificates and time limits look wrong. */
 const clockSkew_ms = 5_000;
+const librariesCheck = 'libraries of native devices';
 
 export function checkNode(): CheckResult {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
@@ -97,7 +100,10 @@ export function checkNativeLibrary({ site }: LoadedSite): CheckResult {
       );
 }
 
-/** Accelerators that the native engine may compute on: nothing is said where its libraries have no backend for them. */
+/**
+ * Accelerators that the native engine may compute on, with the driver and the libraries that its backends need: nothing
+ * is said where it has none. Where jobs run on this machine, or this is a job of the site, all of it is tried.
+ */
 export function checkAccelerators(
   { site }: LoadedSite,
   environment: Readonly<Record<string, string | undefined>>,
@@ -106,9 +112,16 @@ export function checkAccelerators(
   const folder = gpuLibraries(site, environment);
   if (folder === undefined) return [];
   const backends = gpuBackendsIn(folder).join(', ');
-  if (site.kind !== 'local')
+  if (site.kind !== 'local' && environment.SLURM_JOB_ID === undefined)
     return [passed(check, `backends for ${backends}; devices are looked for in the job`)];
   try {
+    const modules = runtimeModules(environment.MODULEPATH);
+    const told = inspectBackends(folder, { ...environment }).map((needs) => describeBackend(needs, modules));
+    const libraries = told.map(({ found, wrong, advice }) =>
+      wrong.length === 0
+        ? passed(librariesCheck, found)
+        : warning(librariesCheck, [found, ...wrong].join('; '), advice ?? 'hpcserve native list'),
+    );
     const devices = listAccelerators(folder, { ...environment });
     const names = devices.map(
       ({ name, description, memory_total_bytes }) =>
@@ -120,8 +133,10 @@ export function checkAccelerators(
         : warning(
             check,
             `backends for ${backends}, and they find no device here`,
-            'see whether the driver of the GPU and what its backend needs are installed (docs/memory.md)',
+            told.find(({ advice }) => advice !== undefined)?.advice ??
+              'see whether this machine has such a device, and its driver sees it (nvidia-smi, rocm-smi, vulkaninfo)',
           ),
+      ...libraries,
     ];
   } catch (error) {
     const { message, because } = HpcserveError.from(error);

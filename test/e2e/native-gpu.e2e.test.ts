@@ -46,7 +46,9 @@ describe.skipIf(found === undefined)(`a GPU on the local site${lacking}`, () => 
     expect((await run('native', 'list')).stdout).toMatch(
       /backends {3}cpu, vulkan\ndevice {5}Vulkan0: llvmpipe/,
     );
-    expect((await run('doctor')).stdout).toMatch(/PASSED {3}native devices: Vulkan0: llvmpipe/);
+    const { stdout: judged } = await run('doctor');
+    expect(judged).toMatch(/PASSED {3}native devices: Vulkan0: llvmpipe/);
+    expect(judged).toMatch(/PASSED {3}libraries of native devices: vulkan: libvulkan\.so\.1 found/);
   });
 
   it('serves a model through the gateway, and status shows it', async () => {

@@ -4,6 +4,7 @@ import { cpSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
+import { findNativeLibraries } from '../../../native/libraries.ts';
 import type { UnitSpec } from '../../../spec/launch.ts';
 import { vulkanDevice } from '../../engines/environments.ts';
 import { model } from '../engine/support.ts';
@@ -22,6 +23,19 @@ async function gpuUnit(more: Partial<UnitSpec> = {}): Promise<UnitSpec> {
     { name: 'm' },
     { engine: 'native', device_kind: 'gpu', model_path, kv_tokens: 512, memory, ...more },
   );
+}
+
+/** A backend for CUDA by its name, linked against a runtime that is not there. */
+function withoutRuntime(path: string): void {
+  const runtime = `${path}.runtime`;
+  const compile = (output: string, ...more: string[]): void => {
+    const argv = ['-shared', '-fPIC', '-x', 'c', '-', '-o', output, '-x', 'none', ...more];
+    execFileSync('cc', argv, { input: 'int nothing;' });
+  };
+  mkdirSync(runtime);
+  compile(join(runtime, 'libcudart.so.13'));
+  compile(path, '-L', runtime, '-Wl,--no-as-needed', '-l:libcudart.so.13');
+  rmSync(runtime, { recursive: true });
 }
 
 describe.skipIf(found === undefined)(
@@ -78,9 +92,18 @@ describe.skipIf(found === undefined)(
       cpSync(native_library_dir, broken, { recursive: true });
       rmSync(join(broken, 'libggml-base.so'));
       writeFileSync(join(broken, 'libggml-base.so'), 'no library');
+      const lacking = join(site.folder, 'lacking');
+      mkdirSync(lacking);
+      cpSync(findNativeLibraries().folder, lacking, { recursive: true });
+      withoutRuntime(join(lacking, 'libggml-cuda.so'));
       const cases: [string | undefined, Record<string, string>, RegExp][] = [
         [undefined, environment, /have no backend for GPUs/],
         [broken, environment, /cannot be listed/],
+        [
+          lacking,
+          environment,
+          /the job has 0 of that kind here.*cuda: libcudart\.so\.13 missing \(a module with CUDA/,
+        ],
         [
           native_library_dir,
           { ...environment, GGML_VK_VISIBLE_DEVICES: '' },
