@@ -53,6 +53,18 @@ const schedulerSchema = z.object({
   admitted: count,
   refused: count,
   evicted: count,
+  /** KV of requests that gave way and wait for room; absent: of an earlier version. */
+  parked: z
+    .object({
+      memory_bytes: bytes,
+      /** Absent: it may wait on no disk. */
+      disk_bytes: bytes.optional(),
+      /** To the disk and back, as it was measured. */
+      disk_bytes_per_s: bytes.optional(),
+      /** What went wrong there last: it is tried again after a minute. */
+      disk_trouble: z.string().optional(),
+    })
+    .optional(),
 });
 export type SchedulerReport = z.infer<typeof schedulerSchema>;
 

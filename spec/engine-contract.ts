@@ -165,6 +165,9 @@ export interface SequenceOutput {
   cached_tokens?: number;
 }
 
+/** Where the keys and values of a sequence wait that gave way. */
+export type SwapPlace = 'memory' | 'disk';
+
 /** A sequence that decodes finds no memory for the KV of its next token. */
 export interface KvExhausted {
   id: number;
@@ -260,12 +263,15 @@ export interface Engine {
   setKvBudget(bytes: number): number;
   /** KV of a sequence in bytes, shared blocks included; 0 while it waits or where it is not alive. */
   kvBytesOf(id: number): number;
+  /** Whether the KV of a sequence may wait on a disk of this node now. */
+  readonly parks_on_disk: boolean;
   /**
-   * Copies the KV of a running sequence to host memory and gives its blocks to others. It stays alive, and does nothing
-   * until it is restored.
-   * @returns bytes of host memory that it takes; undefined where it has no KV
+   * Copies the KV of a running sequence to host memory or to the disk, and gives its blocks to others. It stays alive,
+   * and does nothing until it is restored.
+   * @param place default: host memory
+   * @returns bytes that it takes there; undefined where it has no KV, or the disk does not take it: it runs on
    */
-  parkSequence(id: number): number | undefined;
+  parkSequence(id: number, place?: SwapPlace): number | undefined;
   /**
    * Puts a parked sequence back where it was. Bytes that have changed meanwhile are noticed: it is computed again.
    * @returns false where there are no blocks or no slot for it now: it stays parked

@@ -36,6 +36,20 @@ export const sharingSchema = z.strictObject({
     .describe(
       'Memory pool of a device worker at most, in GB (10^9 bytes). Default: what the plan gave its job. Higher: tensors of idle models stay longer; what the device and the job leave beside programs is the limit in any case.',
     ),
+  parking_dir: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'Folder on a disk of the node (`~` and `$NAME` as the job has them, such as $TMPDIR) where keys and values may wait of requests that gave way to others, beyond what host memory takes. Default: none. They are never on a filesystem that other nodes mount.',
+    ),
+  parking_gb: z
+    .number()
+    .positive()
+    .optional()
+    .describe(
+      'What of parking_dir a device worker takes at most, in GB (10^9 bytes), and never more than half of what is free there. Default: 16. Higher: less is computed twice.',
+    ),
   preemption: z
     .boolean()
     .optional()

@@ -12,6 +12,7 @@ import type { MovesReport } from '../../spec/moves-report.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../pipeline/pipeline-place.ts';
+import type { ParkingFolder } from './compute/messages.ts';
 import type { MovesPlace } from './moving/moves-place.ts';
 import type { WorkerLimits } from './worker-options.ts';
 
@@ -71,6 +72,8 @@ export type ToWorker =
       manifest_file?: string;
       /** Unix socket on which the agent reaches peers that have tensors in memory; absent: all is read from files. */
       peers_socket?: string;
+      /** Where KV of requests may wait on disk that gave way; absent: it waits in host memory. */
+      parking?: ParkingFolder;
       /** How running answers may move to other workers; absent: from their tokens alone. */
       moves?: MovesPlace & { session_id: string };
       /** How the device is shared, where it differs from `workerSharing`. */

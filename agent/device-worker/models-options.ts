@@ -1,5 +1,6 @@
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
+import type { ParkingFolder } from './compute/messages.ts';
 import type { FromWorker } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
 import type { OutputLengthStore } from './output-length-store.ts';
@@ -17,6 +18,8 @@ export interface ModelsOptions {
   peers_socket?: string;
   /** See `ComputeThreadOptions`. */
   ggml_device: string | undefined;
+  /** See `ComputeThreadOptions`. */
+  parking?: ParkingFolder | undefined;
   settings: SharingSettings;
   step_ms_min: number;
   /** Absent: what is measured of models is forgotten with the worker. */

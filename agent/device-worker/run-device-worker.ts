@@ -139,6 +139,7 @@ class DeviceWorker {
       pool_bytes,
       arena_bytes: message.arena_bytes,
       ggml_device: message.ggml_device,
+      parking: message.parking,
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,
       ...(cache_dir !== undefined && {

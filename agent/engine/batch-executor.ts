@@ -1,4 +1,4 @@
-import type { StageTime } from '../../spec/engine-contract.ts';
+import type { StageTime, SwapPlace } from '../../spec/engine-contract.ts';
 import type { Architecture } from './architecture.ts';
 import type { PlannedSequence } from './iteration-batch.ts';
 import type { KvStorage } from './kv-storage.ts';
@@ -51,8 +51,13 @@ export interface BatchExecutor {
    * @throws as `submit`
    */
   collect(): BatchOutputs | undefined;
-  /** Copies keys and values of a sequence to host memory. @returns bytes on this device */
-  swapOut(id: number, blocks: readonly number[], tokens: number): number;
+  /** Keys and values may wait on a disk of this node now; absent: they never can. */
+  readonly hasDisk?: boolean;
+  /**
+   * Copies keys and values of a sequence to host memory, or to the disk where there is one.
+   * @returns bytes of this device; undefined where the disk does not take them: they are where they were
+   */
+  swapOut(id: number, blocks: readonly number[], tokens: number, place: SwapPlace): number | undefined;
   /**
    * Copies them back, into blocks that are long enough. Bytes that changed meanwhile are told at once, or with the next
    * batch.

@@ -8,6 +8,7 @@ import type { KvSource } from './kv-storage.ts';
 import { type ModelFile, openModelFile } from './model-file.ts';
 import { NativeEngine } from './native-engine.ts';
 import { stageOperators } from './operators.ts';
+import type { ParkingDisk } from './parking-disk.ts';
 import type { ScratchSource } from './scratch.ts';
 import { planWeights } from './weight-plan.ts';
 import type { LoadBeside, WeightLoading, WeightSource } from './weights.ts';
@@ -17,6 +18,8 @@ export interface EngineMemory {
   weights: WeightSource;
   kv: KvSource;
   scratch: ScratchSource;
+  /** See `EngineResources`. */
+  disk?: ParkingDisk | undefined;
 }
 
 /** An engine whose weights are on their way, while the thread that computes goes on with other engines. */
@@ -61,8 +64,8 @@ export class EngineOpening {
   advance(help: boolean): NativeEngine | undefined {
     const weights = this.#weights.advance(help);
     if (!weights) return undefined;
-    const { kv, scratch } = this.#memory;
-    return new NativeEngine(this.#options, this.#backend, { file: this.#file, weights, kv, scratch });
+    const { kv, scratch, disk } = this.#memory;
+    return new NativeEngine(this.#options, this.#backend, { file: this.#file, weights, kv, scratch, disk });
   }
 
   abort(): void {

@@ -11,6 +11,7 @@ import type {
   SequenceProgress,
   SequenceRequest,
   StepReport,
+  SwapPlace,
 } from '../../spec/engine-contract.ts';
 import type { Backend } from '../backend/backend.ts';
 import { ArrivingKv } from './arriving-kv.ts';
@@ -70,14 +71,15 @@ export class NativeEngine implements Engine, ChangingSequences {
   constructor(
     options: EngineOptions,
     backend?: Backend,
-    { weights, kv, scratch, ...parts }: EngineResources = {},
+    { weights, kv, scratch, disk, ...parts }: EngineResources = {},
   ) {
     checkOptions(options);
     const file = parts.file ?? openModelFile(options.model_path);
     if (!backend) probeNativeLibraries();
     this.#options = options;
     const { executor } = parts;
-    this.#executor = executor ?? new WholeModel(wholeStage(options, backend, file, { weights, kv, scratch }));
+    this.#executor =
+      executor ?? new WholeModel(wholeStage(options, backend, file, { weights, kv, scratch }), disk);
     this.#blocks = new KvBlockAllocator(
       this.#executor.storage,
       Math.floor(Math.min(options.kv_tokens, this.#executor.kv_tokens_max) / kv_block_tokens),
@@ -131,14 +133,8 @@ export class NativeEngine implements Engine, ChangingSequences {
     this.#throwBroken();
     // Before anything else is done: a step that cannot be made leaves no trace.
     const kv_exhausted = plan.decode ? this.#reserve() : undefined;
-    if (kv_exhausted)
-      return {
-        outputs: [],
-        prefill_tokens: 0,
-        decode_tokens: 0,
-        elapsed_us: elapsed_us(started_ms),
-        kv_exhausted,
-      };
+    const nothing = { outputs: [], prefill_tokens: 0, decode_tokens: 0 };
+    if (kv_exhausted) return { ...nothing, elapsed_us: elapsed_us(started_ms), kv_exhausted };
     const outputs: SequenceOutput[] = this.#cancelled
       .splice(0)
       .map((id) => ({ id, finish: 'cancelled' as const }));
@@ -210,11 +206,16 @@ export class NativeEngine implements Engine, ChangingSequences {
     return sequence?.kv ? this.#blocks.bytesOf(sequence.kv) : 0;
   }
 
-  parkSequence(id: number): number | undefined {
+  get parks_on_disk(): boolean {
+    return this.#executor.hasDisk ?? false;
+  }
+
+  parkSequence(id: number, place: SwapPlace = 'memory'): number | undefined {
     this.#settle();
     const sequence = this.#running.find((candidate) => candidate.id === id);
     if (!sequence?.kv) return undefined;
-    const bytes = this.#executor.swapOut(id, sequence.kv.blocks, sequence.n_computed);
+    const bytes = this.#executor.swapOut(id, sequence.kv.blocks, sequence.n_computed, place);
+    if (bytes === undefined) return undefined;
     this.#releaseKv(sequence);
     this.#running.splice(this.#running.indexOf(sequence), 1);
     this.#parked.set(id, sequence);

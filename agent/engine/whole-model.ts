@@ -1,5 +1,5 @@
 import { loadGgml } from '../../native/ggml.ts';
-import type { EngineOptions } from '../../spec/engine-contract.ts';
+import type { EngineOptions, SwapPlace } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
 import { cpuBackend } from '../backend/cpu/cpu-backend.ts';
@@ -8,21 +8,27 @@ import type { EngineResources } from './engine-resources.ts';
 import { batchTokens, type PlannedSequence } from './iteration-batch.ts';
 import type { KvStorage } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
+import type { ParkingDisk } from './parking-disk.ts';
 import { readSegment } from './segment-output.ts';
 import { Stage, type StageResult } from './stage.ts';
 import { stageOptions } from './stage-options.ts';
-import { type SwappedKv, swapInKv, swapOutKv } from './swapped-kv.ts';
+import { SwappedSequences } from './swapped-sequences.ts';
 
 /** One stage that is a whole model: a batch is computed when it is submitted. */
 export class WholeModel implements BatchExecutor {
   readonly depth = 1;
   readonly stage: Stage;
   readonly kv_tokens_max = Number.POSITIVE_INFINITY;
-  readonly #swapped = new Map<number, SwappedKv>();
+  readonly #swapped: SwappedSequences;
   #computed: { batch: readonly PlannedSequence[]; result: StageResult } | undefined;
 
-  constructor(stage: Stage) {
+  constructor(stage: Stage, disk?: ParkingDisk) {
     this.stage = stage;
+    this.#swapped = new SwappedSequences(stage.kv, disk);
+  }
+
+  get hasDisk(): boolean {
+    return this.#swapped.hasDisk;
   }
 
   get model(): Stage['model'] {
@@ -51,26 +57,16 @@ export class WholeModel implements BatchExecutor {
     return { segments, damaged: [] };
   }
 
-  swapOut(id: number, blocks: readonly number[], tokens: number): number {
-    const swapped = swapOutKv(this.stage.kv, blocks, tokens);
-    this.#swapped.set(id, swapped);
-    return swapped.rows.length;
+  swapOut(id: number, blocks: readonly number[], tokens: number, place: SwapPlace): number | undefined {
+    return this.#swapped.out(id, blocks, tokens, place);
   }
 
   swapIn(id: number, blocks: readonly number[]): boolean {
-    const swapped = this.#swapped.get(id)!;
-    this.#swapped.delete(id);
-    try {
-      swapInKv(this.stage.kv, blocks, swapped);
-      return false;
-    } catch (error) {
-      if (!(error instanceof HpcserveError)) throw error;
-      return true;
-    }
+    return this.#swapped.in(id, blocks);
   }
 
   forgetSwapped(id: number): void {
-    this.#swapped.delete(id);
+    this.#swapped.forget(id);
   }
 
   free(): void {

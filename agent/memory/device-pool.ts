@@ -8,6 +8,7 @@ import type { PoolMemory } from '../backend/pool-memory.ts';
 import { type EngineMemory, EngineOpening } from '../engine/engine-opening.ts';
 import type { KvSource } from '../engine/kv-storage.ts';
 import { LayerKv } from '../engine/layer-kv.ts';
+import type { ParkingDisk } from '../engine/parking-disk.ts';
 import type { ScratchSource } from '../engine/scratch.ts';
 import { StageOpening } from '../engine/stage-opening.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
@@ -26,6 +27,8 @@ export interface DevicePoolOptions extends WeightPoolOptions {
   pool_bytes: number;
   /** Takes all memory at once instead of as it is written: slower to start, and no load pays for it. Default false. */
   populate?: boolean;
+  /** Where KV of sequences may wait that give way to others; absent: in host memory alone. */
+  disk?: ParkingDisk | undefined;
 }
 
 /** A range of the pool; see `DevicePool.reserve`. */
@@ -47,6 +50,7 @@ export class DevicePool {
   readonly memory: PoolMemory;
   readonly store: ReuseStore;
   readonly backend: Backend;
+  readonly disk: ParkingDisk | undefined;
   readonly #regions: RegionList<PoolOwner>;
   readonly #weights: WeightPool;
   readonly #caches = new Set<PoolCache>();
@@ -55,6 +59,7 @@ export class DevicePool {
   /** @throws HpcserveError E_NATIVE_MEMORY */
   constructor(backend: Backend, options: DevicePoolOptions) {
     this.backend = backend;
+    this.disk = options.disk;
     this.memory = backend.openPool(options.pool_bytes);
     try {
       if (options.populate) this.memory.populate();
@@ -114,7 +119,8 @@ export class DevicePool {
 
   #memoryOf({ model_path }: EngineOptions, use: ModelUse): EngineMemory {
     const model = use.model ?? model_path;
-    return { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model) };
+    const { disk } = this;
+    return { weights: this.weights(use), kv: this.kv(model), scratch: this.#scratch(model), disk };
   }
 
   /** Kernels that are wrong on this device, of those that loads needed so far. */

@@ -10,6 +10,7 @@ import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
+import type { ParkingFolder } from '../device-worker/compute/messages.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { lockIdentity } from '../devices/node-device.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
@@ -18,6 +19,7 @@ import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
+import { parkingFolder } from './parking-folder.ts';
 import { checkPool, poolSize_bytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 import { isSpare, stagePlace } from './stage-place.ts';
@@ -61,7 +63,9 @@ export class DeviceWorkerProcess implements ServingProcess {
   readonly models: SessionModel[];
   readonly ended: Promise<ProcessEnd>;
   readonly model_errors = new Map<string, HpcserveError>();
-  notices: readonly HpcserveError[] = [];
+  #kernels_left_out: readonly HpcserveError[] = [];
+  /** What is less than it was to be, and takes nothing else away: the disk for KV. */
+  readonly #lesser: HpcserveError[] = [];
   layouts: Readonly<Record<string, Readonly<Record<string, number>>>> = {};
   arenas: Readonly<Record<string, number>> = {};
   stage_times: StageTimes | undefined;
@@ -107,7 +111,30 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#untilSilent(),
       this.#untilFatal(),
     ]);
-    this.#send(configurationOf(context, this.#socket));
+    this.#send(configurationOf(context, this.#socket, this.#parking()));
+  }
+
+  get notices(): readonly HpcserveError[] {
+    return [...this.#kernels_left_out, ...this.#lesser];
+  }
+
+  #parking(): ParkingFolder | undefined {
+    try {
+      return parkingFolder(this.#context.sharing ?? {}, this.#context.environment);
+    } catch (error) {
+      if (!(error instanceof HpcserveError)) throw error;
+      this.#noteLesser(error);
+      return undefined;
+    }
+  }
+
+  #noteLesser(notice: HpcserveError): void {
+    this.#lesser.push(notice);
+    this.#warn(notice);
+  }
+
+  #warn(notice: HpcserveError): void {
+    this.#context.log.warn({ error: notice.toJSON() }, notice.message);
   }
 
   get pid(): number | undefined {
@@ -204,8 +231,8 @@ export class DeviceWorkerProcess implements ServingProcess {
         this.#modelChanged(message);
         break;
       case 'kernels_left_out':
-        this.notices = message.errors.map((error) => HpcserveError.fromJSON(error));
-        for (const notice of this.notices) this.#context.log.warn({ error: notice.toJSON() }, notice.message);
+        this.#kernels_left_out = message.errors.map((error) => HpcserveError.fromJSON(error));
+        for (const notice of this.#kernels_left_out) this.#warn(notice);
         this.#context.onChange();
         break;
       case 'load_report':
@@ -347,7 +374,11 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 }
 
-function configurationOf(context: ProcessContext, socket_path: string): ToWorker {
+function configurationOf(
+  context: ProcessContext,
+  socket_path: string,
+  parking: ParkingFolder | undefined,
+): ToWorker {
   const { group, library_dir, peers_socket, step_ms_min, sharing } = context;
   const message: Extract<ToWorker, { type: 'configure' }> = {
     type: 'configure',
@@ -374,6 +405,7 @@ function configurationOf(context: ProcessContext, socket_path: string): ToWorker
     message.ggml_device = device.ggml_device;
     message.device_identity = lockIdentity(device)!;
   }
+  if (parking) message.parking = parking;
   if (peers_socket !== undefined) message.peers_socket = peers_socket;
   if (context.moves) message.moves = { ...context.moves, session_id: context.session_id };
   if (step_ms_min !== undefined) message.step_ms_min = step_ms_min;
@@ -386,6 +418,8 @@ function sharingOf({
   keep_alive_s,
   pool_gb: _,
   peer_loads: __,
+  parking_dir: ___,
+  parking_gb: ____,
   ...same
 }: SiteSharing): Partial<SharingSettings> {
   const told = Object.entries(same).filter(([, value]) => value !== undefined);

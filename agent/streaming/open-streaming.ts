@@ -8,6 +8,7 @@ import type { KvSource } from '../engine/kv-storage.ts';
 import { type ModelFile, openModelFile } from '../engine/model-file.ts';
 import { NativeEngine } from '../engine/native-engine.ts';
 import { stageOperators } from '../engine/operators.ts';
+import type { ParkingDisk } from '../engine/parking-disk.ts';
 import { Stage } from '../engine/stage.ts';
 import { stageOptions } from '../engine/stage-options.ts';
 import { planWeights } from '../engine/weight-plan.ts';
@@ -23,6 +24,8 @@ export interface StreamingEngineOptions {
   resident_bytes?: number;
   /** Absent: memory of its own. */
   kv?: KvSource;
+  /** See `EngineResources`. */
+  disk?: ParkingDisk | undefined;
   /** A part is there and was computed. */
   on_part?: () => void;
   /** It is closed. */
@@ -93,6 +96,7 @@ export function openStreamingEngine(
       stream,
       embedding,
       kv,
+      disk: more.disk,
       parts,
       rows_max,
       on_part,

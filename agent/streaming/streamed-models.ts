@@ -74,6 +74,7 @@ export class StreamedModels {
     try {
       const { engine } = openStreamingEngine({ ...options, threads: share.compute_threads }, arena, {
         kv: this.#pool().kv(name),
+        disk: this.#pool().disk,
         on_part: () => this.#around.beat(),
         on_closed: () => this.#leave(),
       });

@@ -1,11 +1,12 @@
-import { HpcserveError } from '../../spec/errors/error.ts';
+import type { SwapPlace } from '../../spec/engine-contract.ts';
 import type { BatchExecutor, BatchOutputs, StageSummary } from '../engine/batch-executor.ts';
 import { batchTokens, type PlannedSequence } from '../engine/iteration-batch.ts';
 import type { KvMemory } from '../engine/kv-memory.ts';
 import type { KvStorage } from '../engine/kv-storage.ts';
+import type { ParkingDisk } from '../engine/parking-disk.ts';
 import { readSegment } from '../engine/segment-output.ts';
 import type { Stage, StageResult } from '../engine/stage.ts';
-import { type SwappedKv, swapInKv, swapOutKv } from '../engine/swapped-kv.ts';
+import { SwappedSequences } from '../engine/swapped-sequences.ts';
 import type { HostEmbedding } from './host-embedding.ts';
 import type { PartStream, StreamStatistics } from './part-stream.ts';
 import type { StreamingArena } from './streaming-arena.ts';
@@ -23,6 +24,8 @@ interface ExecutorParts {
   embedding: HostEmbedding;
   /** Of all layers. */
   kv: KvMemory;
+  /** Where KV of sequences may wait that give way; absent: in host memory alone. */
+  disk: ParkingDisk | undefined;
   parts: readonly StreamedPart[];
   /** Rows of a batch at most. */
   rows_max: number;
@@ -44,12 +47,13 @@ export class StreamingExecutor implements BatchExecutor {
   readonly depth = 1;
   readonly kv_tokens_max = Number.POSITIVE_INFINITY;
   readonly #own: ExecutorParts;
-  readonly #swapped = new Map<number, SwappedKv>();
+  readonly #swapped: SwappedSequences;
   readonly #hidden: Float32Array;
   #computed: { batch: readonly PlannedSequence[]; result: StageResult } | undefined;
 
   constructor(own: ExecutorParts) {
     this.#own = own;
+    this.#swapped = new SwappedSequences(own.kv, own.disk);
     this.#hidden = new Float32Array(own.rows_max * own.parts[0]!.stage.model.n_embd);
   }
 
@@ -126,26 +130,20 @@ export class StreamingExecutor implements BatchExecutor {
     return { segments, damaged: [] };
   }
 
-  swapOut(id: number, blocks: readonly number[], tokens: number): number {
-    const swapped = swapOutKv(this.#own.kv, blocks, tokens);
-    this.#swapped.set(id, swapped);
-    return swapped.rows.length;
+  get hasDisk(): boolean {
+    return this.#swapped.hasDisk;
+  }
+
+  swapOut(id: number, blocks: readonly number[], tokens: number, place: SwapPlace): number | undefined {
+    return this.#swapped.out(id, blocks, tokens, place);
   }
 
   swapIn(id: number, blocks: readonly number[]): boolean {
-    const swapped = this.#swapped.get(id)!;
-    this.#swapped.delete(id);
-    try {
-      swapInKv(this.#own.kv, blocks, swapped);
-      return false;
-    } catch (error) {
-      if (!(error instanceof HpcserveError)) throw error;
-      return true;
-    }
+    return this.#swapped.in(id, blocks);
   }
 
   forgetSwapped(id: number): void {
-    this.#swapped.delete(id);
+    this.#swapped.forget(id);
   }
 
   free(): void {

@@ -50,7 +50,21 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
           2,
         )
       : []),
+    ...parkedLines(report, options),
     ...decisionLines(report, options),
+  ];
+}
+
+/** KV of requests that gave way, and what is wrong with the disk that it may wait on. */
+function parkedLines({ scheduler }: DeviceReport, { width }: DeviceTextOptions): string[] {
+  const { memory_bytes = 0, disk_bytes = 0, disk_bytes_per_s, disk_trouble } = scheduler.parked ?? {};
+  const places = [`${formatBytes(memory_bytes)} in host memory`];
+  if (disk_bytes_per_s !== undefined)
+    places.push(`${formatBytes(disk_bytes)} on disk (${formatBytes(disk_bytes_per_s)}/s there and back)`);
+  const parked = `KV of requests that gave way: ${places.join(', ')}`;
+  return [
+    ...(memory_bytes + disk_bytes > 0 ? wrap(parked, width, 2) : []),
+    ...(disk_trouble === undefined ? [] : wrap(`KV on disk: ${printable(disk_trouble)}`, width, 2)),
   ];
 }
 

@@ -53,7 +53,7 @@ export function chooseEvictions(
 }
 
 export interface ParkingPlace {
-  /** Room for parked KV in host memory or on disk. */
+  /** Room for parked KV there. */
   free_bytes: number;
   /** From there back to the device, or to the one it moves to. */
   bytes_per_s: number;
@@ -61,32 +61,32 @@ export interface ParkingPlace {
   latency_ms: number;
 }
 
-export type KvFate =
-  | { do: 'park'; restore_ms: number; because: string }
+export type KvFate<Place extends ParkingPlace = ParkingPlace> =
+  | { do: 'park'; place: Place; restore_ms: number; because: string }
   | { do: 'recompute'; recompute_ms: number; because: string };
 
-/** Whether an evicted request's KV is kept or computed again: what is cheaper, and fits. */
-export function decideKvFate(
+/** Whether an evicted request's KV is kept, and where, or computed again: what is cheapest, and fits. */
+export function decideKvFate<Place extends ParkingPlace>(
   request: RequestView,
   kv_bytes_per_token: number,
   profile: IterationProfile,
-  place: ParkingPlace | undefined,
-): KvFate {
+  places: readonly Place[],
+): KvFate<Place> {
   const tokens = lengthOf(request);
   const recompute_ms = profile.prefill_ms(tokens);
-  if (place === undefined) return { do: 'recompute', recompute_ms, because: 'there is no place to park KV' };
-  const bytes = (tokens - request.prefill_tokens_left) * kv_bytes_per_token;
-  if (request.prefill_tokens_left > 0)
-    return { do: 'recompute', recompute_ms, because: 'its prompt is not done yet' };
-  if (bytes > place.free_bytes)
-    return {
-      do: 'recompute',
-      recompute_ms,
-      because: `${Math.ceil((bytes - place.free_bytes) / 2 ** 20)} MiB do not fit the parking place`,
-    };
-  const restore_ms = place.latency_ms + (bytes / place.bytes_per_s) * 1000;
+  const recompute = (because: string): KvFate<Place> => ({ do: 'recompute', recompute_ms, because });
+  if (places.length === 0) return recompute('there is no place to park KV');
+  if (request.prefill_tokens_left > 0) return recompute('its prompt is not done yet');
+  const bytes = tokens * kv_bytes_per_token;
+  const [best] = places
+    .filter(({ free_bytes }) => bytes <= free_bytes)
+    .map((place) => ({ place, restore_ms: place.latency_ms + (bytes / place.bytes_per_s) * 1000 }))
+    .sort((a, b) => a.restore_ms - b.restore_ms);
+  if (best === undefined) {
+    const most_bytes = Math.max(...places.map(({ free_bytes }) => free_bytes));
+    return recompute(`${Math.ceil((bytes - most_bytes) / 2 ** 20)} MiB do not fit the parking place`);
+  }
+  const { place, restore_ms } = best;
   const times = `restoring takes ${Math.round(restore_ms)} ms, computing ${Math.round(recompute_ms)} ms`;
-  return restore_ms < recompute_ms
-    ? { do: 'park', restore_ms, because: times }
-    : { do: 'recompute', recompute_ms, because: times };
+  return restore_ms < recompute_ms ? { do: 'park', place, restore_ms, because: times } : recompute(times);
 }

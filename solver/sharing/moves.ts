@@ -57,7 +57,7 @@ export function movedRequest(
   now_ms: number,
   parking: ParkingPlace | undefined,
 ): ArrivingRequest {
-  const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, parking);
+  const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, parking ? [parking] : []);
   const { model } = from;
   return fate.do === 'park'
     ? { ...request, model, prefill_tokens_left: 0, available_at_ms: now_ms + fate.restore_ms }

@@ -113,6 +113,13 @@ export const servingErrors = defineErrors({
     http_status: 500,
     exit_code: 12,
   },
+  E_WORKER_PARKING: {
+    cause:
+      'The folder that the site names for keys and values of requests that gave way cannot be used on a node. They wait in host memory as far as that suffices; further ones are computed again.',
+    fix: 'name a folder on a disk of the nodes in sharing.parking_dir of the site config (often $TMPDIR), or leave it out',
+    http_status: 500,
+    exit_code: 3,
+  },
   E_WORKER_STUCK: {
     cause: 'The compute thread of a device worker has not come to the end of what it does for far too long.',
     fix: 'see `dmesg` of the node for its driver and filesystems; raise `timeouts.stall_s` of the model if the device is only slow',

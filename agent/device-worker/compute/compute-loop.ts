@@ -19,6 +19,7 @@ import type {
   TokenOutput,
 } from './messages.ts';
 import { ModelLifecycle } from './model-lifecycle.ts';
+import type { ParkingDiskView } from './parked-requests.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 import type { LoadMessage, WorkerModel } from './worker-model.ts';
 import type { WorkerModels } from './worker-models.ts';
@@ -40,6 +41,14 @@ const verify_interval_ms = 10_000;
  * higher: fewer turns, of some microseconds.
  */
 const turn_interval_ms = 1000;
+
+/** What models have beside the pool. */
+export interface ComputeMemory {
+  /** Absent: no weights are streamed. */
+  streaming?: StreamingShare | undefined;
+  /** Absent: KV of evicted requests waits in host memory alone. */
+  disk?: ParkingDiskView | undefined;
+}
 
 /** Who computes next. */
 interface Chosen {
@@ -82,13 +91,13 @@ export class ComputeLoop {
     pool: () => DevicePool,
     settings: SharingSettings,
     step_ms_min = 0,
-    streaming?: StreamingShare,
+    { streaming, disk }: ComputeMemory = {},
   ) {
     this.#port = port;
     this.#pulse = words;
     this.#pool = pool;
     this.#step_ms_min = step_ms_min;
-    this.#schedule = new DeviceSchedule(settings);
+    this.#schedule = new DeviceSchedule(settings, disk);
     this.#stages = new HostedStages({
       signal: words,
       pool,

@@ -3,7 +3,7 @@ import { compiledFile } from '../../../host/programs.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { streamingThreads } from '../../streaming/streamed-models.ts';
-import type { ComputeThreadData, DeviceFailed, FromCompute, ToCompute } from './messages.ts';
+import type { ComputeThreadData, DeviceFailed, FromCompute, ParkingFolder, ToCompute } from './messages.ts';
 import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
 
 export interface ComputeThreadOptions {
@@ -23,6 +23,8 @@ export interface ComputeThreadOptions {
   peers_socket?: string;
   /** What computes, as ggml names it; absent: the CPU. */
   ggml_device: string | undefined;
+  /** Absent: KV of requests that give way waits in host memory alone. */
+  parking?: ParkingFolder | undefined;
 }
 
 /** The main thread's end of the compute thread. */
@@ -84,12 +86,13 @@ export class ComputeThread {
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {
     const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket, ggml_device } = options;
-    const { arena_bytes } = options;
+    const { arena_bytes, parking } = options;
     const pool: ComputeThreadData['pool'] = { threads, pool_bytes };
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
     if (hash_dir !== undefined) data.hash_dir = hash_dir;
     if (ggml_device !== undefined) data.ggml_device = ggml_device;
+    if (parking) data.parking = parking;
     if (arena_bytes !== undefined)
       data.streaming = { arena_bytes, ...streamingThreads(threads, ggml_device === undefined) };
     return new Worker(compiledFile('agent/device-worker/compute/main.js'), {

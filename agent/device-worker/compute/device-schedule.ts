@@ -25,7 +25,7 @@ import { DeviceMemory } from './device-memory.ts';
 import { instanceReport, keepsSlo } from './instance-report.ts';
 import type { Submission } from './messages.ts';
 import { observeIteration } from './observed-iteration.ts';
-import { ParkedRequests } from './parked-requests.ts';
+import { ParkedRequests, type ParkingDiskView } from './parked-requests.ts';
 import {
   longestIdle,
   nextToRecycle,
@@ -66,7 +66,7 @@ export class DeviceSchedule {
   readonly #coming: ComingModels;
   readonly #parked: ParkedRequests;
   readonly #lengths = new OutputLengths();
-  readonly #counted: Required<SchedulerReport> = {
+  readonly #counted: Required<Omit<SchedulerReport, 'parked'>> = {
     iterations: 0,
     computing_ms: 0,
     deciding_ms: 0,
@@ -76,7 +76,8 @@ export class DeviceSchedule {
     evicted: 0,
   };
 
-  constructor(settings: SharingSettings) {
+  /** @param disk where KV of evicted requests may wait; absent: in host memory alone */
+  constructor(settings: SharingSettings, disk?: ParkingDiskView) {
     this.#settings = settings;
     this.#device = {
       id: 'this device',
@@ -90,7 +91,7 @@ export class DeviceSchedule {
     };
     this.memory = new DeviceMemory(this.#device, settings, this.decisions);
     this.#coming = new ComingModels(this.#device, this.memory, settings);
-    this.#parked = new ParkedRequests(this.#device, this.memory, (instance, now_ms) =>
+    this.#parked = new ParkedRequests(this.#device, this.memory, disk, (instance, now_ms) =>
       this.sync(instance.model, instance.engine.progress(), now_ms),
     );
   }
@@ -326,7 +327,7 @@ export class DeviceSchedule {
    *        │ no
    *     a request of the device holds KV, and is not the oldest of the model ──no──► the youngest of the model
    *        │ yes: the one that can wait longest gives way                              is computed again
-   *        ├─ its KV is parked in host memory, or computed again: what is cheaper
+   *        ├─ its KV is parked in host memory or on disk, or computed again: what is cheapest
    *        └─ of another model: what it held goes over to the budget of this one
    *
    * The oldest of the model never gives way to a younger one, so that something always ends.
@@ -363,13 +364,22 @@ export class DeviceSchedule {
   #evict(from: ScheduledInstance, eviction: Eviction): number {
     const request = eviction.request as ScheduledRequest;
     const id = Number(request.id);
-    const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, this.#parked.place);
+    const places = this.#parked.placesFor(from);
+    const fate = decideKvFate(request, from.kv_bytes_per_token, from.profile, places);
     this.#counted.evicted++;
-    const because = `${eviction.because}; ${fate.do === 'park' ? 'its KV is parked' : 'it is computed again'}: ${fate.because}`;
-    this.decisions.note({ kind: 'evict', model: from.model, request: id, because });
     const freed_bytes = from.engine.kvBytesOf(id);
-    if (fate.do === 'recompute') from.engine.recomputeSequence(id);
-    else request.parked_bytes = from.engine.parkSequence(id) ?? 0;
+    const parked_bytes = fate.do === 'park' ? from.engine.parkSequence(id, fate.place.at) : undefined;
+    let what = 'it is computed again';
+    if (fate.do === 'park' && parked_bytes !== undefined) {
+      request.parked_bytes = parked_bytes;
+      request.parked_at = fate.place.at;
+      what = `its KV is parked ${fate.place.at === 'disk' ? 'on disk' : 'in host memory'}`;
+    } else {
+      from.engine.recomputeSequence(id);
+      if (fate.do === 'park') what += ', for the disk did not take its KV';
+    }
+    const because = `${eviction.because}; ${what}: ${fate.because}`;
+    this.decisions.note({ kind: 'evict', model: from.model, request: id, because });
     return freed_bytes;
   }
 
@@ -432,7 +442,7 @@ export class DeviceSchedule {
   }
 
   get counted(): SchedulerReport {
-    return { ...this.#counted };
+    return { ...this.#counted, parked: this.#parked.report };
   }
 
   #of(model: string): ScheduledInstance | undefined {

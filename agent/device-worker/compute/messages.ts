@@ -40,6 +40,13 @@ export interface ComputeThreadData {
   /** See `ComputeThreadOptions`. */
   ggml_device?: string;
   streaming?: StreamingShare;
+  parking?: ParkingFolder;
+}
+
+/** Where KV of requests may wait on a disk of the node that gave way. */
+export interface ParkingFolder {
+  folder: string;
+  bytes_max: number;
 }
 
 /** A sequence as the compute thread gets it: plain data. */

@@ -1,5 +1,7 @@
 import type { ParkingPlace } from '../../../solver/sharing/eviction.ts';
 import { tokenDeadline } from '../../../solver/sharing/slo.ts';
+import type { SchedulerReport } from '../../../spec/device-report.ts';
+import type { SwapPlace } from '../../../spec/engine-contract.ts';
 import type { DeviceMemory } from './device-memory.ts';
 import type { ScheduledInstance, ScheduledRequest } from './scheduled-instance.ts';
 
@@ -8,29 +10,73 @@ const parking_share = 0.1;
 /** Of copying KV out and in again, with its checksum: about a third of what one core copies. */
 const parking_bytes_per_s = 1e9;
 
+/** The disk, as decisions see it. */
+export interface ParkingDiskView {
+  readonly bytes_max: number;
+  /** To it and back, as it was measured. */
+  readonly bytes_per_s: number;
+  /** What went wrong there last. */
+  readonly trouble?: string | undefined;
+}
+
+/** Where KV may wait, with its name. */
+interface NamedPlace extends ParkingPlace {
+  at: SwapPlace;
+}
+
 /** Requests of a device whose KV waits elsewhere until there is room for it. */
 export class ParkedRequests {
   readonly #device: { instances: ScheduledInstance[]; pool_bytes: number };
   readonly #memory: DeviceMemory;
+  readonly #disk: ParkingDiskView | undefined;
   readonly #sync: (instance: ScheduledInstance, now_ms: number) => void;
 
-  /** @param sync a sequence of an instance has come back to its engine */
+  /**
+   * @param disk absent: KV waits in host memory alone
+   * @param sync a sequence of an instance has come back to its engine
+   */
   constructor(
     device: { instances: ScheduledInstance[]; pool_bytes: number },
     memory: DeviceMemory,
+    disk: ParkingDiskView | undefined,
     sync: (instance: ScheduledInstance, now_ms: number) => void,
   ) {
     this.#device = device;
     this.#memory = memory;
+    this.#disk = disk;
     this.#sync = sync;
   }
 
-  get place(): ParkingPlace {
+  /** Where KV of an instance may wait now. */
+  placesFor({ engine }: ScheduledInstance): NamedPlace[] {
+    const place = (at: SwapPlace, bytes_max: number, bytes_per_s: number): NamedPlace => ({
+      at,
+      free_bytes: bytes_max - this.#used_bytes(at),
+      bytes_per_s,
+      latency_ms: 0,
+    });
+    const places = [place('memory', parking_share * this.#device.pool_bytes, parking_bytes_per_s)];
+    const disk = this.#disk;
+    if (!disk || !engine.parks_on_disk) return places;
+    // Rows cross host memory on their way to the disk.
+    return [...places, place('disk', disk.bytes_max, Math.min(disk.bytes_per_s, parking_bytes_per_s))];
+  }
+
+  get report(): SchedulerReport['parked'] {
+    const report: NonNullable<SchedulerReport['parked']> = { memory_bytes: this.#used_bytes('memory') };
+    if (!this.#disk) return report;
+    report.disk_bytes = this.#used_bytes('disk');
+    report.disk_bytes_per_s = this.#disk.bytes_per_s;
+    if (this.#disk.trouble !== undefined) report.disk_trouble = this.#disk.trouble;
+    return report;
+  }
+
+  #used_bytes(at: SwapPlace): number {
     let used_bytes = 0;
     for (const { live } of this.#device.instances)
-      for (const { parked_bytes } of live.values()) used_bytes += parked_bytes;
-    const free_bytes = parking_share * this.#device.pool_bytes - used_bytes;
-    return { free_bytes, bytes_per_s: parking_bytes_per_s, latency_ms: 0 };
+      for (const { parked_bytes, parked_at } of live.values())
+        if (parked_at === at) used_bytes += parked_bytes;
+    return used_bytes;
   }
 
   /** Those come back for whom there is room for everything that their model has, the most urgent first. */

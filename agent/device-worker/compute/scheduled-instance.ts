@@ -4,7 +4,7 @@ import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts'
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { type Slo, sloOf } from '../../../solver/sharing/slo.ts';
-import type { Engine, EngineStats } from '../../../spec/engine-contract.ts';
+import type { Engine, EngineStats, SwapPlace } from '../../../spec/engine-contract.ts';
 import type { Submission } from './messages.ts';
 
 export interface ScheduledModel {
@@ -25,8 +25,10 @@ export interface ScheduledRequest extends RequestView {
   embeds: boolean;
   /** It can be broken off, and goes on elsewhere. */
   movable: boolean;
-  /** Its KV is in host memory, so many bytes; it waits until there is room for it. */
+  /** Its KV is in host memory or on disk, so many bytes; it waits until there is room for it. */
   parked_bytes: number;
+  /** Where it is, or was last. */
+  parked_at: SwapPlace;
 }
 
 export type ScheduledEngine = Pick<
@@ -34,6 +36,7 @@ export type ScheduledEngine = Pick<
   | 'setKvBudget'
   | 'kv_bytes_used'
   | 'kvBytesOf'
+  | 'parks_on_disk'
   | 'parkSequence'
   | 'restoreSequence'
   | 'recomputeSequence'
@@ -100,6 +103,7 @@ export function scheduledRequest(
     embeds,
     movable: submission.movable,
     parked_bytes: 0,
+    parked_at: 'memory',
   };
 }
 

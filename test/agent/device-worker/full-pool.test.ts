@@ -1,7 +1,10 @@
 /** A real worker whose pool is nearly full: who asks for much is answered whole or told so, and nobody else notices. */
+import { mkdirSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { DeviceReport } from '../../../spec/device-report.ts';
 import { agentPaths } from '../../../spec/wire.ts';
+import { eventually } from '../../mesh/support.ts';
 import { type RawAnswer, tinyModel, WorkerHarness } from './support.ts';
 
 let worker: WorkerHarness;
@@ -109,12 +112,57 @@ it('where memory falls short after all, the KV of who can wait longest is parked
   const evictions = decisions.filter(({ kind }) => kind === 'evict').map(({ because }) => because);
   expect(scheduler.evicted).toBeGreaterThan(0);
   const parked = evictions.filter((because) =>
-    /^it can wait longest: its next token is due in -?\d+ ms; its KV is parked: restoring takes \d+ ms, computing \d+ ms$/.test(
+    /^it can wait longest: its next token is due in -?\d+ ms; its KV is parked in host memory: restoring takes \d+ ms, computing \d+ ms$/.test(
       because,
     ),
   );
   expect(parked.length, evictions.join('\n')).toBeGreaterThan(0);
   // All were restored: an answer of a sequence that stays parked never ends.
+  expect(instances[0]).toMatchObject({ prompts: 0, decoding: 0, waiting: 0, kv_used_bytes: 0 });
+}, 60_000);
+
+it('KV that host memory has no room for waits on disk, comes back, and no token changes', async () => {
+  const model_path = await tinyModel(worker.folder, 'tiny-llama');
+  const folder = join(worker.folder, 'parking');
+  mkdirSync(folder);
+  // A tenth of the pool is what may wait in host memory: of this one, what two or three of the sequences take.
+  await worker.configure(
+    {},
+    { step_ms_min: 8, pool_bytes: 8 * 2 ** 20, parking: { folder, bytes_max: 2 ** 30 } },
+  );
+  const shape = {
+    model_path,
+    context_tokens: 512,
+    kv_tokens: 1024,
+    max_sequences: 8,
+    kv_type: 'f32',
+  } as const;
+  await worker.load({ name: 'one', ...shape, batch_invariant: true });
+  const indices = Array.from({ length: 8 }, (_, index) => index);
+  const alone: string[] = [];
+  // Three have room beside one another.
+  for (const three of [
+    [0, 1, 2],
+    [3, 4, 5],
+    [6, 7],
+  ]) {
+    const answers = three.map((index) => ask('one', index, 100, 200));
+    alone.push(...(await Promise.all(answers)).map(textOf));
+  }
+  expect((await report()).scheduler.evicted).toBe(0);
+  const together = indices.map((index) => ask('one', index, 100, 200));
+  const waits = await eventually(async () => {
+    const { scheduler } = await report();
+    return (scheduler.parked?.disk_bytes ?? 0) > 0 ? scheduler.parked : undefined;
+  }, 'KV on disk');
+  expect(waits).toMatchObject({ disk_bytes_per_s: expect.any(Number) });
+  expect(waits.disk_trouble).toBeUndefined();
+  expect(readdirSync(folder)).toEqual([]);
+  expect((await Promise.all(together)).map(textOf)).toEqual(alone);
+  const { scheduler, decisions, instances } = await report();
+  expect(scheduler.parked).toMatchObject({ memory_bytes: 0, disk_bytes: 0 });
+  const evictions = decisions.filter(({ kind }) => kind === 'evict').map(({ because }) => because);
+  expect(evictions.join('\n')).toMatch(/its KV is parked on disk: restoring takes \d+ ms, computing \d+ ms/);
   expect(instances[0]).toMatchObject({ prompts: 0, decoding: 0, waiting: 0, kv_used_bytes: 0 });
 }, 60_000);
 

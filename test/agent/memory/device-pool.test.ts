@@ -3,11 +3,26 @@
  * and refused around them.
  */
 
-import { readFileSync, statSync } from 'node:fs';
-import { totalmem } from 'node:os';
-import { afterEach, describe, expect, test } from 'vitest';
+import {
+  closeSync,
+  fstatSync,
+  ftruncateSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  readSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from 'node:fs';
+import { tmpdir, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import type { KvStorage } from '../../../agent/engine/kv-storage.ts';
 import type { NativeEngine } from '../../../agent/engine/native-engine.ts';
+import { ParkingDisk } from '../../../agent/engine/parking-disk.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import {
@@ -38,8 +53,8 @@ afterEach(async () => {
   }
 });
 
-function newPool(pool_bytes: number): DevicePool {
-  const pool = new DevicePool(testBackend(), { pool_bytes, threads: 1 });
+function newPool(pool_bytes: number, disk?: ParkingDisk): DevicePool {
+  const pool = new DevicePool(testBackend(), { pool_bytes, threads: 1, disk });
   pools.push(pool);
   return pool;
 }
@@ -199,6 +214,15 @@ describe('a KV cache in the pool', () => {
   });
 });
 
+/** Empty where the file was closed meanwhile. */
+function linkOf(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return '';
+  }
+}
+
 /** The chunk behind padding rows: one matrix of a slab. */
 function scratchOf(token_bytes: number): number {
   // tiny-llama has two layers, each with keys and values.
@@ -206,9 +230,9 @@ function scratchOf(token_bytes: number): number {
 }
 
 describe('a sequence that is parked', () => {
-  const run = async (disturb: (engine: NativeEngine) => void): Promise<number[]> => {
+  const run = async (disturb: (engine: NativeEngine) => void, disk?: ParkingDisk): Promise<number[]> => {
     const path = await model('tiny-llama', 'Q4_0');
-    const engine = open(newPool(64 * mib), path, invariant);
+    const engine = open(newPool(64 * mib, disk), path, invariant);
     const tokens: number[] = [];
     engine.add({
       id: 77,
@@ -256,6 +280,106 @@ describe('a sequence that is parked', () => {
       });
       expect(again).toEqual(undisturbed);
     }
+  });
+
+  describe('on disk', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'hpcserve-parking-test-'));
+    afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+    /** Open files of this process in the folder, which have no name there. */
+    const files = (): string[] =>
+      readdirSync('/proc/self/fd')
+        .map((descriptor) => `/proc/self/fd/${descriptor}`)
+        .filter((path) => linkOf(path).startsWith(folder));
+
+    test('goes on as if nothing had been, and leaves nothing there', async () => {
+      const undisturbed = await run(() => undefined);
+      const disk = new ParkingDisk(folder, 1e9);
+      const parked = await run((engine) => {
+        expect(engine.parks_on_disk).toBe(true);
+        const bytes = engine.parkSequence(77, 'disk')!;
+        expect([engine.kv_bytes_used, readdirSync(folder)]).toEqual([0, []]);
+        const [file] = files();
+        expect([files().length, statSync(file!).size, statSync(file!).mode & 0o777]).toEqual([
+          1,
+          bytes,
+          0o600,
+        ]);
+        // Others write where it was.
+        generate(engine, ask([300, 300], 90));
+        engine.setKvBudget(1);
+        engine.setKvBudget(1e9);
+        expect(engine.restoreSequence(77)).toBe(true);
+        expect(engine.progress()).toMatchObject([{ id: 77, waiting: false, pending_tokens: 1 }]);
+        expect(files()).toEqual([]);
+      }, disk);
+      expect(parked).toEqual(undisturbed);
+      expect(disk.trouble).toBeUndefined();
+    });
+
+    test.each(['changed', 'cut off'] as const)(
+      'is computed again where its bytes were %s there, and goes on the same',
+      async (how) => {
+        const undisturbed = await run(() => undefined);
+        const again = await run((engine) => {
+          engine.parkSequence(77, 'disk');
+          const descriptor = openSync(files()[0]!, 'r+');
+          const { size } = fstatSync(descriptor);
+          if (how === 'cut off') ftruncateSync(descriptor, size / 2);
+          else {
+            const byte = Buffer.alloc(1);
+            readSync(descriptor, byte, 0, 1, size / 2);
+            writeSync(descriptor, Buffer.from([byte[0]! ^ 0x40]), 0, 1, size / 2);
+          }
+          closeSync(descriptor);
+          expect(engine.restoreSequence(77)).toBe(true);
+          expect(engine.progress()).toMatchObject([{ id: 77, waiting: true, generated_tokens: 15 }]);
+          expect([engine.kv_bytes_used, files()]).toEqual([0, []]);
+        }, new ParkingDisk(folder, 1e9));
+        expect(again).toEqual(undisturbed);
+      },
+    );
+
+    test('runs on where the disk does not take it, and nothing is tried there for a minute', async () => {
+      let now_ms = 0;
+      const gone = new ParkingDisk(join(folder, 'gone'), 1e9, () => now_ms);
+      const undisturbed = await run(() => undefined);
+      const tokens = await run((engine) => {
+        const used_bytes = engine.kv_bytes_used;
+        expect(engine.parkSequence(77, 'disk')).toBeUndefined();
+        expect([engine.kv_bytes_used, engine.parks_on_disk]).toEqual([used_bytes, false]);
+        expect(gone.trouble).toMatch(/ENOENT/);
+        now_ms = 61_000;
+        expect(engine.parks_on_disk).toBe(true);
+      }, gone);
+      expect(tokens).toEqual(undisturbed);
+    });
+
+    test('leaves no file behind where it is cancelled, computed again, or its engine ends', async () => {
+      const engine = open(
+        newPool(64 * mib, new ParkingDisk(folder, 1e9)),
+        await model('tiny-llama', 'Q4_0'),
+        {
+          ...invariant,
+        },
+      );
+      for (const id of [1, 2, 3])
+        engine.add({
+          id,
+          prompt_tokens: prompt(20, 1000, id),
+          sampler: new GreedyRecorder(),
+          max_new_tokens: 50,
+          stop_tokens: new Set(),
+        });
+      engine.step();
+      for (const id of [1, 2, 3]) engine.parkSequence(id, 'disk');
+      expect(files()).toHaveLength(3);
+      engine.cancel(1);
+      engine.recomputeSequence(2);
+      expect(files()).toHaveLength(1);
+      close(engine);
+      expect(files()).toEqual([]);
+    });
   });
 
   test('is gone when it is cancelled, and stays parked while there is no room', async () => {

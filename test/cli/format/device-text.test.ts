@@ -103,6 +103,23 @@ describe('a device as text', () => {
     ]);
   });
 
+  it('shows KV of requests that gave way where it waits, and what is wrong with its disk', () => {
+    const { scheduler } = report();
+    const linesOf = (parked: NonNullable<DeviceReport['scheduler']['parked']>): string[] =>
+      deviceLines(device({ report: report({ scheduler: { ...scheduler, parked } }) }), options).filter(
+        (line) => line.includes('KV o'),
+      );
+    expect(linesOf({ memory_bytes: 0 })).toEqual([]);
+    expect(linesOf({ memory_bytes: 3 * MiB })).toEqual([
+      '  KV of requests that gave way: 3.00 MiB in host memory',
+    ]);
+    const disk = { disk_bytes: 5 * MiB, disk_bytes_per_s: 250 * MiB };
+    expect(linesOf({ memory_bytes: 3 * MiB, ...disk, disk_trouble: 'ENOSPC: no space left' })).toEqual([
+      '  KV of requests that gave way: 3.00 MiB in host memory, 5.00 MiB on disk (250 MiB/s there and back)',
+      '  KV on disk: ENOSPC: no space left',
+    ]);
+  });
+
   it('folds lines and leaves columns out where the terminal is narrow, and keeps who waits how long', () => {
     for (const width of [100, 60, 40]) {
       const lines = deviceLines(device({ deployment: 'demo', job_id: '42', report: report() }), {

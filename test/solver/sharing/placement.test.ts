@@ -240,15 +240,39 @@ describe('eviction', () => {
     const place = { free_bytes: 1e9, bytes_per_s: 1e6, latency_ms: 5 };
     const profile = formulaProfile(cpuSpeed);
     // 510 tokens: 60 + 255 ms to compute; 102 kB at 1 MB/s: 107 ms.
-    expect(decideKvFate(decoding('a'), 200, profile, place)).toMatchObject({ do: 'park', restore_ms: 107 });
-    expect(decideKvFate(decoding('a'), 2000, profile, place)).toMatchObject({
+    expect(decideKvFate(decoding('a'), 200, profile, [place])).toMatchObject({ do: 'park', restore_ms: 107 });
+    expect(decideKvFate(decoding('a'), 2000, profile, [place])).toMatchObject({
       do: 'recompute',
       recompute_ms: expect.closeTo(315, 6),
     });
-    expect(decideKvFate(decoding('a'), 200, profile, { ...place, free_bytes: 1000 }).because).toMatch(
+    expect(decideKvFate(decoding('a'), 200, profile, [{ ...place, free_bytes: 1000 }]).because).toMatch(
       /do not fit/,
     );
-    expect(decideKvFate(request('a'), 200, profile, place)).toMatchObject({ do: 'recompute' });
-    expect(decideKvFate(decoding('a'), 200, profile, undefined)).toMatchObject({ do: 'recompute' });
+    expect(decideKvFate(request('a'), 200, profile, [place])).toMatchObject({ do: 'recompute' });
+    expect(decideKvFate(decoding('a'), 200, profile, [])).toMatchObject({ do: 'recompute' });
+  });
+
+  it('parks KV in the place from which it is back first, of those that have room', () => {
+    const profile = formulaProfile(cpuSpeed);
+    const memory = { name: 'memory', free_bytes: 1e9, bytes_per_s: 10e6, latency_ms: 0 };
+    const disk = { name: 'disk', free_bytes: 1e9, bytes_per_s: 1e6, latency_ms: 5 };
+    const fate = (...places: (typeof memory)[]) => decideKvFate(decoding('a'), 200, profile, places);
+    for (const places of [
+      [memory, disk],
+      [disk, memory],
+    ])
+      expect(fate(...places)).toMatchObject({ do: 'park', place: memory });
+    expect(fate({ ...memory, free_bytes: 1000 }, disk)).toMatchObject({
+      do: 'park',
+      place: disk,
+      restore_ms: 107,
+    });
+    // Neither has room: the better of them is what is said. And a disk that is too slow is no place.
+    const full = fate({ ...memory, free_bytes: 1000 }, { ...disk, free_bytes: 90_000 });
+    expect(full).toMatchObject({ do: 'recompute', because: '1 MiB do not fit the parking place' });
+    expect(fate({ ...memory, free_bytes: 1000 }, { ...disk, bytes_per_s: 1e5 })).toMatchObject({
+      do: 'recompute',
+      because: 'restoring takes 1025 ms, computing 315 ms',
+    });
   });
 });

@@ -104,6 +104,59 @@ describe('exhausted KV', () => {
     expect(device.schedule.counted.evicted).toBe(1);
   });
 
+  it('has KV wait on disk once host memory is full, and who finds no room there is computed again', () => {
+    const disk = { bytes_max: 100_000, bytes_per_s: 1e9 };
+    // A tenth of the pool may wait in host memory: one of the sequences, and so it is on disk.
+    const device = new Scheduled(['one'], { bytes: 1_200_000, disk });
+    const engine = device.engines.get('one')!;
+    engine.parks_on_disk = true;
+    engine.parked_bytes = 900 * kv_bytes_per_token;
+    for (const id of [1, 2, 3, 4]) {
+      device.ask('one', id, decodes(id, 880));
+      engine.holds.add(id);
+    }
+    for (let tries = 0; engine.recomputed.length === 0; tries++) {
+      device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 4 }, device.now_ms);
+      expect(tries).toBeLessThan(5);
+    }
+    expect(engine.parked.map(([, place]) => place)).toEqual(['memory', 'disk']);
+    expect(engine.recomputed).not.toContain(1);
+    const held = { memory_bytes: 90_000, disk_bytes: 90_000 };
+    expect(device.schedule.counted.parked).toEqual({ ...held, disk_bytes_per_s: 1e9 });
+    const words = device.schedule.decisions.last.flatMap(({ kind, because }) =>
+      kind === 'evict' ? because : [],
+    );
+    expect(words).toEqual([
+      expect.stringMatching(/; its KV is parked in host memory: restoring takes \d+ ms, computing \d+ ms$/),
+      expect.stringMatching(/; its KV is parked on disk: restoring takes \d+ ms, computing \d+ ms$/),
+      expect.stringMatching(/; it is computed again: 1 MiB do not fit the parking place$/),
+    ]);
+    for (const [id] of engine.parked) device.schedule.cancelled('one', id, engine.progress(), device.now_ms);
+    expect(device.schedule.counted.parked).toMatchObject({ memory_bytes: 0, disk_bytes: 0 });
+  });
+
+  it('has a sequence computed again that the disk does not take after all', () => {
+    const device = new Scheduled(['one'], { bytes: 1_200_000, disk: { bytes_max: 1e9, bytes_per_s: 1e9 } });
+    const engine = device.engines.get('one')!;
+    engine.parked_bytes = 900 * kv_bytes_per_token;
+    // It says that it parks there, and does not.
+    engine.parks_on_disk = true;
+    engine.takes_disk = false;
+    for (const id of [1, 2, 3]) {
+      device.ask('one', id, decodes(id, 880));
+      engine.holds.add(id);
+    }
+    for (let tries = 0; engine.recomputed.length === 0; tries++) {
+      device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 3 }, device.now_ms);
+      expect(tries).toBeLessThan(5);
+    }
+    expect(engine.parked.map(([, place]) => place)).toEqual(['memory']);
+    expect(device.schedule.decisions.last.at(-1)!.because).toMatch(
+      /; it is computed again, for the disk did not take its KV: /,
+    );
+    expect(device.schedule.counted.parked).toMatchObject({ memory_bytes: 90_000, disk_bytes: 0 });
+  });
+
   it('comes to an end for every model that reports it, whatever gave way before', () => {
     const device = new Scheduled(['one', 'other']);
     for (const [at, name] of ['one', 'other'].entries())

@@ -4,11 +4,17 @@ import {
   DeviceSchedule,
 } from '../../../../agent/device-worker/compute/device-schedule.ts';
 import type { Submission } from '../../../../agent/device-worker/compute/messages.ts';
+import type { ParkingDiskView } from '../../../../agent/device-worker/compute/parked-requests.ts';
 import type { ScheduledModel } from '../../../../agent/device-worker/compute/scheduled-instance.ts';
 import { GrowingProfile } from '../../../../solver/sharing/growing-profile.ts';
 import { defaultSharingSettings } from '../../../../solver/sharing/settings.ts';
 import type { Slo } from '../../../../solver/sharing/slo.ts';
-import type { EngineStats, SequenceProgress, StepReport } from '../../../../spec/engine-contract.ts';
+import type {
+  EngineStats,
+  SequenceProgress,
+  StepReport,
+  SwapPlace,
+} from '../../../../spec/engine-contract.ts';
 
 export const kv_bytes_per_token = 100;
 export const pool_bytes = 100_000_000;
@@ -21,6 +27,11 @@ export class ToldEngine {
   sequences: SequenceProgress[] = [];
   recomputed: number[] = [];
   readonly holds = new Set<number>();
+  parks_on_disk = false;
+  takes_disk = true;
+  parked_bytes = 1600;
+  /** Where each was parked that was. */
+  parked: [id: number, place: SwapPlace][] = [];
 
   setKvBudget(bytes: number): number {
     this.budget_bytes = bytes;
@@ -31,10 +42,12 @@ export class ToldEngine {
     return this.holds.has(id) ? 1600 : 0;
   }
 
-  parkSequence(id: number): number {
+  parkSequence(id: number, place: SwapPlace): number | undefined {
+    if (place === 'disk' && !this.takes_disk) return undefined;
+    this.parked.push([id, place]);
     this.holds.delete(id);
     this.sequences = this.sequences.filter((sequence) => sequence.id !== id);
-    return 1600;
+    return this.parked_bytes;
   }
 
   restoreSequence(): boolean {
@@ -73,6 +86,12 @@ export const decodes = (id: number, generated_tokens: number): SequenceProgress 
   pending_tokens: 1,
 });
 
+interface ScheduledOptions {
+  slo?: Slo;
+  bytes?: number;
+  disk?: ParkingDiskView;
+}
+
 /** Models of one device under their schedule, whose engines compute what the test says. */
 export class Scheduled {
   readonly schedule: DeviceSchedule;
@@ -80,8 +99,8 @@ export class Scheduled {
   now_ms = 0;
   readonly #slo: Slo | undefined;
 
-  constructor(names: readonly string[], { slo, bytes = pool_bytes }: { slo?: Slo; bytes?: number } = {}) {
-    this.schedule = new DeviceSchedule({ ...defaultSharingSettings, cold_start_counts: false });
+  constructor(names: readonly string[], { slo, bytes = pool_bytes, disk }: ScheduledOptions = {}) {
+    this.schedule = new DeviceSchedule({ ...defaultSharingSettings, cold_start_counts: false }, disk);
     this.#slo = slo;
     for (const name of names) this.comes(name, bytes);
   }
