@@ -110,6 +110,8 @@ export type FromWorker =
   | { type: 'refactored'; name: string; refactoring: number; report?: RefactoringReport; error?: ErrorJson }
   /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
   | { type: 'kernels_left_out'; errors: ErrorJson[] }
+  /** The pool is smaller than it was to be, with why. */
+  | { type: 'pool_cut'; error: ErrorJson }
   /** What moved to others and came from them with keys and values, after each change. */
   | { type: 'moves'; report: MovesReport }
   | { type: 'drained' }

@@ -405,6 +405,9 @@ export class Models {
         this.kernels_left_out = message.errors;
         this.#tell(message);
         return;
+      case 'pool_cut':
+        this.#tell(message);
+        return;
       case 'profile':
         this.#keepLearned(message);
         return;

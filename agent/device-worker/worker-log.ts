@@ -77,6 +77,9 @@ export class WorkerLog {
       case 'kernels_left_out':
         for (const error of message.errors) this.#log.warn({ error }, error.what);
         return;
+      case 'pool_cut':
+        this.#log.warn({ error: message.error }, message.error.what);
+        return;
       case 'refactored':
         this.#log.info(
           {

@@ -39,6 +39,12 @@ export interface PoolRange {
   give(): void;
 }
 
+/**
+ * Of what a driver says is free beside others, what a pool takes. Lower: more is left for them, and for what a backend
+ * takes beside the pool; higher: for models.
+ */
+const free_share = 0.9;
+
 /** A page of a direct read. */
 const reservation_alignment_bytes = 4096;
 
@@ -55,6 +61,7 @@ export class DevicePool {
   readonly #weights: WeightPool;
   readonly #caches = new Set<PoolCache>();
   readonly #files = new ModelFiles();
+  #cut: HpcserveError | undefined;
 
   /** @throws HpcserveError E_NATIVE_MEMORY */
   constructor(backend: Backend, options: DevicePoolOptions) {
@@ -79,18 +86,29 @@ export class DevicePool {
   }
 
   /**
-   * The largest pool that the kernel gives, up to the size of the options: where memory is not overcommitted
-   * (vm.overcommit_memory 2), addresses count before anything is written, and less than all memory is to be had.
+   * The largest pool that is to be had, up to the size of the options. Of a device, others may have a part: what its
+   * driver says is free. Of a host, the kernel gives less where memory is not overcommitted (vm.overcommit_memory 2):
+   * addresses count before anything is written, and how many there are is found out.
    * @throws HpcserveError E_NATIVE_MEMORY: not even a sixteenth of it
    */
   static largest(backend: Backend, options: DevicePoolOptions): DevicePool {
-    for (let share = 1; ; share /= 2)
+    for (let { pool_bytes } = options; ; )
       try {
-        return new DevicePool(backend, { ...options, pool_bytes: share * options.pool_bytes });
+        const pool = new DevicePool(backend, { ...options, pool_bytes });
+        if (pool_bytes < options.pool_bytes) pool.#cut = cutPool(pool, options.pool_bytes);
+        return pool;
       } catch (error) {
-        const short = error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY';
-        if (!short || share < 1 / 8) throw error;
+        if (!(error instanceof HpcserveError) || error.code !== 'E_NATIVE_MEMORY') throw error;
+        const half = pool_bytes / 2;
+        const free = backend.addressable ? half : Math.floor(free_share * backend.memory().free_bytes);
+        pool_bytes = free < pool_bytes ? free : half;
+        if (pool_bytes < options.pool_bytes / 16) throw error;
       }
+  }
+
+  /** E_NATIVE_MEMORY where it is smaller than it was to be, with why. */
+  get cut(): HpcserveError | undefined {
+    return this.#cut;
   }
 
   /**
@@ -285,4 +303,18 @@ const gap: PoolOwner = { kind: 'reserved', use: 'gap', model: '' };
 
 function damaged(because: string): HpcserveError {
   return new HpcserveError('E_POOL_INTEGRITY', { what: 'the memory pool contradicts itself', because });
+}
+
+function cutPool({ backend, memory }: DevicePool, asked_bytes: number): HpcserveError {
+  const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+  const { total_bytes } = backend.memory();
+  return new HpcserveError('E_NATIVE_MEMORY', {
+    what: `the memory pool of ${backend.description} has ${gib(memory.bytes)} in place of ${gib(asked_bytes)}`,
+    because: backend.addressable
+      ? 'the kernel gave no more (vm.overcommit_memory)'
+      : `others have memory of the device, which has ${gib(total_bytes)}`,
+    try: backend.addressable
+      ? 'make the pool smaller (sharing.pool_gb)'
+      : 'see who has it (nvidia-smi, rocm-smi), end that, and start the replica again; or make the pool smaller (sharing.pool_gb)',
+  });
 }

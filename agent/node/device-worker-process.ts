@@ -64,7 +64,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   readonly ended: Promise<ProcessEnd>;
   readonly model_errors = new Map<string, HpcserveError>();
   #kernels_left_out: readonly HpcserveError[] = [];
-  /** What is less than it was to be, and takes nothing else away: the disk for KV. */
+  /** What is less than it was to be, and takes nothing else away: the pool, the disk for KV. */
   readonly #lesser: HpcserveError[] = [];
   layouts: Readonly<Record<string, Readonly<Record<string, number>>>> = {};
   arenas: Readonly<Record<string, number>> = {};
@@ -233,6 +233,10 @@ export class DeviceWorkerProcess implements ServingProcess {
       case 'kernels_left_out':
         this.#kernels_left_out = message.errors.map((error) => HpcserveError.fromJSON(error));
         for (const notice of this.#kernels_left_out) this.#warn(notice);
+        this.#context.onChange();
+        break;
+      case 'pool_cut':
+        this.#noteLesser(HpcserveError.fromJSON(message.error));
         this.#context.onChange();
         break;
       case 'load_report':

@@ -17,7 +17,8 @@ export const engineErrors = defineErrors({
     exit_code: 12,
   },
   E_NATIVE_MEMORY: {
-    cause: 'The operating system did not give the memory that weights, KV cache or computation need.',
+    cause:
+      'The operating system or a device did not give the memory that weights, KV cache or computation need, or others have a part of it.',
     fix: 'ask for more memory in the job (`--mem`), a smaller kv_tokens, or a smaller model or quantization',
     http_status: 503,
     exit_code: 12,

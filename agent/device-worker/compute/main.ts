@@ -8,7 +8,7 @@ import { ParkingDisk } from '../../engine/parking-disk.ts';
 import { ContentHashCache } from '../../memory/content-hashes.ts';
 import { DevicePool, type DevicePoolOptions } from '../../memory/device-pool.ts';
 import { ComputeLoop } from './compute-loop.ts';
-import type { ComputeThreadData } from './messages.ts';
+import type { ComputeThreadData, FromCompute } from './messages.ts';
 
 const { port, pulse, settings, step_ms_min, pool, hash_dir, ggml_device, streaming, parking } =
   workerData as ComputeThreadData;
@@ -22,6 +22,8 @@ const poolOfDevice = (): DevicePool => {
   const ggml = loadGgml();
   const backend = ggml_device === undefined ? cpuBackend(ggml) : deviceBackend(ggml, ggml_device);
   devicePool = DevicePool.largest(backend, options);
+  const { cut } = devicePool;
+  if (cut) port.postMessage({ type: 'pool_cut', error: cut.toJSON() } satisfies FromCompute);
   return devicePool;
 };
 await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min, { streaming, disk }).run();

@@ -170,6 +170,8 @@ export type FromCompute =
   | { type: 'load_failed'; name: string; error: ErrorJson }
   /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
   | { type: 'kernels_left_out'; errors: ErrorJson[] }
+  /** The pool is smaller than it was to be: others have the device's memory, or the kernel gives no more. */
+  | { type: 'pool_cut'; error: ErrorJson }
   | { type: 'unloaded'; name: string }
   /** A change of layout has ended, or cannot begin. */
   | {

@@ -97,6 +97,29 @@ describe.skipIf(!isThere)(`the memory of a Vulkan device${lacking}`, () => {
     expect(() => backend.openPool(2 ** 45)).toThrow(/of memory for a pool on llvmpipe/);
     backend.openPool(mib).free();
   });
+
+  test('of which a stranger has the most leaves a smaller pool, and says so; of which hardly any is left, none', async () => {
+    const { backend } = vulkan();
+    const { total_bytes } = backend.memory();
+    // Of this driver nobody can take memory so that it says so: here it says it.
+    const beside = (free_bytes: number): typeof backend => ({
+      ...backendOf(backend),
+      memory: () => ({ free_bytes, total_bytes }),
+      openPool: (bytes) => backend.openPool(bytes > free_bytes ? 2 ** 45 : bytes),
+    });
+    const options = { pool_bytes: 64 * mib, threads: 1 };
+    const alone = DevicePool.largest(beside(100 * mib), options);
+    expect([alone.memory.bytes, alone.cut]).toEqual([64 * mib, undefined]);
+    await alone.close();
+    const cut = DevicePool.largest(beside(40 * mib), options);
+    expect(cut.memory.bytes).toBe(36 * mib);
+    expect(cut.cut).toMatchObject({ code: 'E_NATIVE_MEMORY' });
+    expect(cut.cut!.toText()).toMatch(
+      /llvmpipe.* has 0\.04 GiB in place of 0\.06 GiB[\s\S]*others have memory of the device/,
+    );
+    await cut.close();
+    expect(() => DevicePool.largest(beside(mib), options)).toThrow(/of memory for a pool on llvmpipe/);
+  });
 });
 
 /** Its members, those of its class included, so that one of them can be another. */
