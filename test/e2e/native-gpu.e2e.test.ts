@@ -4,8 +4,10 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { librariesRelease } from '../../cli/native/add-backend.ts';
 import { packageRoot } from '../../host/package-root.ts';
+import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import { type Home, type Outcome, temporaryHome } from '../cli/support.ts';
 import { vulkanDevice } from '../engines/environments.ts';
+import { eventually } from '../mesh/support.ts';
 
 const { found, lacking } = vulkanDevice();
 const llvmpipe = /llvmpipe/;
@@ -64,6 +66,60 @@ describe.skipIf(found === undefined)(`a GPU on the local site${lacking}`, () => 
     const { deployments } = JSON.parse((await run('status', 'demo', '--json')).stdout);
     expect(deployments[0]).toMatchObject({ phase: 'serving', replicas_serving: 1 });
   });
+
+  it('is asked after the CPU by one deployment on both, and goes on with what is lost there', async () => {
+    expect((await run('stop', 'demo', '--yes')).code).toBe(0);
+    writeFileSync(
+      join(home.folder, 'both.yaml'),
+      'name: both\nmodels:\n  - name: twice\n    source: ./toy.gguf\n    context_tokens: 2048\n    max_sequences: 1\n    replicas: 2\n    devices: {kind: any, node_kinds: [this-machine, this-machine-gpus]}\n',
+    );
+    const { code, stderr } = await run('deploy', 'both.yaml', '--timeout', '100s');
+    expect(code, stderr).toBe(0);
+    const lookAt = async (): Promise<Record<'cpu' | 'gpu', DeviceReport>> => {
+      const { devices } = JSON.parse((await run('top', '--once', '--json')).stdout) as {
+        devices: { devices: { kind: 'cpu' | 'gpu' }[]; report: unknown }[];
+      };
+      // One that was lost a moment ago says nothing.
+      const entries = devices.flatMap(({ devices: [first], report }) =>
+        report === undefined ? [] : [[first!.kind, deviceReportSchema.parse(report)]],
+      );
+      return Object.fromEntries(entries);
+    };
+    const admitted = async (): Promise<[cpu: number, gpu: number]> => {
+      const { cpu, gpu } = await lookAt();
+      return [cpu.scheduler.admitted, gpu.scheduler.admitted];
+    };
+    const chat = (tokens: number) => run('chat', 'twice', 'Hi', '--max-tokens', String(tokens));
+    expect(await admitted()).toEqual([0, 0]);
+    expect((await chat(4)).code).toBe(0);
+    // The CPU first, where both have room.
+    expect(await admitted()).toEqual([1, 0]);
+    const both = await Promise.all([chat(300), chat(300)]);
+    expect(both.map((one) => one.code)).toEqual([0, 0]);
+    expect(await admitted()).toEqual([2, 1]);
+    // Long enough to be seen, and to be lost in the middle.
+    const lost = chat(1800);
+    const busy = await eventually(
+      async () => {
+        const { cpu } = await lookAt();
+        return cpu.instances[0]!.decoding === 1 ? cpu : undefined;
+      },
+      'an answer on the CPU',
+      30_000,
+    );
+    process.kill(busy.pid, 'SIGKILL');
+    // The rest of it takes this driver a minute.
+    await eventually(
+      async () => {
+        const { gpu } = await lookAt();
+        return (gpu.scheduler.admitted === 2 && gpu.instances[0]!.decoding === 1) || undefined;
+      },
+      'the rest of it on the GPU',
+      30_000,
+    );
+    expect((await run('stop', 'both', '--yes')).code).toBe(0);
+    await lost;
+  }, 240_000);
 });
 
 describe('the release of backends that can be added', () => {
