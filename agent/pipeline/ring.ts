@@ -5,11 +5,13 @@ import { encodeJsonFrame, type FrameBytes, frameKinds } from './frame.ts';
 import { FrameAssembler } from './frame-assembler.ts';
 import type { FromRing } from './ring-messages.ts';
 
+/** Between two tries to reach the stage behind. Lower: up sooner; higher: fewer tries while it loads. */
+const connect_pause_ms_min = 200;
 /**
- * Between two tries to reach the stage behind; where it is on another node, its agent may be there before it. Lower: up
- * sooner; higher: fewer tries while it loads.
+ * The same where tries are taken and come to nothing: agents ask one another by TLS for a stage on another node. Twice
+ * as long with each, up to this. Lower: up sooner after a loss; higher: less is asked meanwhile.
  */
-const connect_pause_ms = 200;
+const connect_pause_ms_max = 2000;
 /** A stage that lives says so this often, also while it computes. */
 const alive_interval_ms = 1000;
 /**
@@ -24,6 +26,11 @@ const silence_ms_max = 10_000;
  * stage, the coordinator among them, knows within the time of a message.
  *
  *     stage before ──frames──► listen │ this stage │ next ──frames──► stage behind
+ *                  ◄─greeting─                            ◄─greeting─
+ *
+ * The stage behind is there once it has greeted. Where it is on another node, an agent takes the connection before it
+ * knows whether the stage can be reached: a ring that came up by that would break again with each try, and pull the
+ * stages that are there along.
  */
 export class Ring {
   readonly #listen: string;
@@ -32,7 +39,10 @@ export class Ring {
   #server: Server | undefined;
   #before: Socket | undefined;
   #behind: Socket | undefined;
+  /** To the stage behind, which has not greeted yet. */
+  #reaching: Socket | undefined;
   #retry: NodeJS.Timeout | undefined;
+  #pause_ms = connect_pause_ms_min;
   #heard_ms = 0;
   #isUp = false;
   #closed = false;
@@ -59,6 +69,7 @@ export class Ring {
     clearInterval(this.#alive);
     clearTimeout(this.#retry);
     this.#drop();
+    this.#reaching?.destroy();
     this.#server?.close();
   }
 
@@ -86,6 +97,7 @@ export class Ring {
       this.#before = undefined;
       this.#break('the stage before it is gone');
     });
+    socket.write(aliveFrame());
     this.#look();
   }
 
@@ -106,21 +118,32 @@ export class Ring {
   #connect(): void {
     if (this.#closed) return;
     const socket = createConnection(this.#next);
+    this.#reaching = socket;
+    let wasTaken = false;
     socket.on('error', () => undefined); // 'close' follows
     socket.on('connect', () => {
+      wasTaken = true;
+    });
+    // Of its greeting; nothing else comes back this way.
+    socket.once('data', () => {
+      this.#reaching = undefined;
+      this.#pause_ms = connect_pause_ms_min;
       this.#behind = socket;
       this.#look();
     });
     socket.on('close', () => {
+      const pause_ms = this.#pause_ms;
+      if (this.#reaching === socket) {
+        this.#reaching = undefined;
+        if (wasTaken) this.#pause_ms = Math.min(connect_pause_ms_max, 2 * pause_ms);
+      }
       if (this.#behind === socket) {
         this.#behind = undefined;
         this.#break('the stage behind it is gone');
       }
       clearTimeout(this.#retry);
-      this.#retry = setTimeout(() => this.#connect(), connect_pause_ms);
+      if (!this.#closed) this.#retry = setTimeout(() => this.#connect(), pause_ms);
     });
-    // Nothing comes back this way.
-    socket.resume();
   }
 
   #look(): void {
@@ -131,7 +154,7 @@ export class Ring {
   }
 
   #beat(): void {
-    this.#behind?.write(encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
+    this.#behind?.write(aliveFrame());
     const silent_ms = performance.now() - this.#heard_ms;
     if (this.#before && silent_ms > silence_ms_max)
       this.#lose(`the stage before it has said nothing for ${Math.round(silent_ms / 1000)} s`);
@@ -161,4 +184,8 @@ export class Ring {
     this.#behind = undefined;
     for (const socket of sockets) socket?.destroy();
   }
+}
+
+function aliveFrame(): FrameBytes {
+  return encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null);
 }

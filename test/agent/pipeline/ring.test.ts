@@ -1,0 +1,99 @@
+/** The connections of a pipeline whose stages are on several nodes, one of which is lost. */
+import { createConnection, createServer, type Server, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { decodeFrame, encodeJsonFrame } from '../../../agent/pipeline/frame.ts';
+import { Ring } from '../../../agent/pipeline/ring.ts';
+import type { FromRing } from '../../../agent/pipeline/ring-messages.ts';
+import { eventually, scratchFolder } from '../../mesh/support.ts';
+
+/** One stage's place, and what it told the stage. */
+class Place implements Disposable {
+  readonly told: FromRing[] = [];
+  readonly ring: Ring;
+
+  constructor(listen: string, next: string) {
+    this.ring = new Ring(listen, next, (message) => this.told.push(message));
+  }
+
+  /** What came of it, frames left out. */
+  get turns(): string[] {
+    return this.told.flatMap(({ type }) => (type === 'frame' ? [] : [type]));
+  }
+
+  [Symbol.dispose](): void {
+    this.ring.close();
+  }
+}
+
+/** As an agent between two nodes: it takes each connection, and then sees whether the stage can be reached. */
+class Way implements AsyncDisposable {
+  readonly tried_ms: number[] = [];
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+
+  constructor(listen: string, to: string) {
+    this.#server = createServer({ pauseOnConnect: true }, (socket) => {
+      this.tried_ms.push(performance.now());
+      const onward = createConnection(to);
+      for (const [end, other] of [
+        [socket, onward],
+        [onward, socket],
+      ] as const) {
+        this.#sockets.add(end);
+        end.on('error', () => end.destroy());
+        end.once('close', () => other.destroy());
+      }
+      onward.once('connect', () => {
+        socket.pipe(onward);
+        onward.pipe(socket);
+      });
+    });
+    this.#server.listen(listen);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const socket of this.#sockets) socket.destroy();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+}
+
+test('a stage between two others that is lost does not let them come up and break until it is back', {
+  timeout: 60_000,
+}, async () => {
+  await using scratch = await scratchFolder();
+  const path = (name: string): string => join(scratch.path, name);
+  await using way = new Way(path('to-1'), path('1'));
+  using first = new Place(path('0'), path('to-1'));
+  using last = new Place(path('2'), path('0'));
+  const middle = new Place(path('1'), path('2'));
+  const others = [first, last];
+  await eventually(
+    () => [middle, ...others].every(({ turns }) => turns.join() === 'up'),
+    'the ring to close',
+  );
+
+  middle.ring.close();
+  await eventually(() => others.every(({ turns }) => turns.at(-1) === 'down'), 'the loss to be noticed');
+  const tries = way.tried_ms.length;
+  const since = await eventually(
+    () => (way.tried_ms.length >= tries + 5 ? way.tried_ms.slice(tries) : undefined),
+    'five tries to reach the stage that is lost',
+  );
+  expect(others.map(({ turns }) => turns)).toEqual([
+    ['up', 'down'],
+    ['up', 'down'],
+  ]);
+  const pauses_ms = since.slice(1).map((at_ms, index) => at_ms - since[index]!);
+  expect(pauses_ms.at(-1), pauses_ms.join()).toBeGreaterThan(3 * pauses_ms[0]!);
+  expect(Math.max(...pauses_ms)).toBeLessThan(5000);
+
+  using again = new Place(path('1'), path('2'));
+  await eventually(() => [again, ...others].every(({ turns }) => turns.at(-1) === 'up'), 'it to be back');
+  first.ring.send(encodeJsonFrame({ kind: 'begin', epoch: 3, number: 0 }, null));
+  const frame = await eventually(
+    () => again.told.flatMap((message) => (message.type === 'frame' ? [message.frame] : []))[0],
+    'a frame at the stage behind',
+  );
+  expect(decodeFrame(frame)).toMatchObject({ kind: 'begin', epoch: 3 });
+});
