@@ -66,6 +66,7 @@ export const sessionRecordSchema: z.ZodType<SessionRecord> = z.object({
     role: z.enum(['node-agent', 'device-worker', 'engine', 'gateway']),
     deployment: text.optional(),
     launch_id: text.optional(),
+    node_index: count.optional(),
     pipeline_group: text.optional(),
     unit: text.optional(),
     job_id: text.optional(),

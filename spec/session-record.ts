@@ -73,6 +73,8 @@ export interface SessionMetadata {
   role: SessionRole;
   deployment?: string;
   launch_id?: string;
+  /** Of agents: their node among those that the units of their launch count. */
+  node_index?: number;
   /** Of agents: the pipeline of which their job computes a part, and other jobs the rest. */
   pipeline_group?: string;
   unit?: string;

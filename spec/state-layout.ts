@@ -140,6 +140,8 @@ export const launchFiles = {
   unitLog: (node: string, unit: string): string => `${node}.${unit}.log`,
   /** What a part of a replica on several nodes tells the others. */
   part: (unit: string, rank: number): string => `${unit}.part-${rank}.json`,
+  /** Where the stages of a unit on several nodes lie since they have changed. */
+  stages: (unit: string): string => `${unit}.stages.json`,
   /** Why a unit was given up, with its last lines; on disk before the agent leaves. */
   unitFailure: (node: string, unit: string): string => `${node}.${unit}.failure.json`,
 } as const;

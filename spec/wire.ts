@@ -21,6 +21,8 @@ export const agentPaths = {
   kv: '/hpcserve/v1/kv',
   /** Of a node agent's session, for agents of the same launch: below it, unit and stage; an upgrade to frames. */
   stages: '/hpcserve/v1/stages',
+  /** The same: an upgrade to what agents say of stages that change, by lines of JSON. */
+  stage_changes: '/hpcserve/v1/stage-changes',
 } as const;
 
 /** Paths of clients that are not OpenAI's, by vLLM's names: a model's tokens of a text, and the text of tokens. */

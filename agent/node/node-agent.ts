@@ -19,13 +19,13 @@ import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
 import { untilNodeLost } from './node-loss.ts';
 import { OrphanGuard } from './orphan-guard.ts';
-import { PipelineRefactorings } from './pipeline-refactorings.ts';
 import { placeOf } from './rank-rendezvous.ts';
 import { makeRuntimeFolder } from './runtime-folder.ts';
 import { type AccessRules, accessRefusal } from './session-access.ts';
 import { sessionRequestHandler } from './session-requests.ts';
 import { SessionServer } from './session-server.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
+import { adoptKeptLayouts, type StageLayout } from './stage-layout.ts';
 import { StateFile } from './state-file.ts';
 import { type SupervisorOptions, UnitSupervisor } from './unit-supervisor.ts';
 import { walltimeLeft_ms } from './walltime.ts';
@@ -78,7 +78,6 @@ export class NodeAgent {
   #provider: LaunchProvider | undefined;
   #gossip: AgentGossip | undefined;
   #peers: WorkerPeers | undefined;
-  readonly #refactorings: PipelineRefactorings;
   #session: LocalSession | undefined;
   #server: SessionServer | undefined;
   #supervisors: UnitSupervisor[] = [];
@@ -100,11 +99,6 @@ export class NodeAgent {
       () => this.state(),
       (error) => this.#noticeFile('state', error),
     );
-    this.#refactorings = new PipelineRefactorings({
-      node: identity.node,
-      supervisors: () => this.#supervisors,
-      log: this.#log,
-    });
   }
 
   /** Serves until it is told to stop or nothing is left to serve; the exit code of the process. */
@@ -189,7 +183,7 @@ export class NodeAgent {
     this.#changed();
     this.#log.info({ pid: process.pid, job: this.#identity.job_id }, 'node agent started');
     const launch = this.#launch;
-    const { units, devices, assignment } = this.#assign();
+    const { units, devices, assignment, layouts } = this.#assign();
     const { folder: runtime_folder, guard } = makeRuntimeFolder(
       launch.runtime_folder,
       this.#environment,
@@ -224,8 +218,11 @@ export class NodeAgent {
       node: this.#identity,
       node_index: this.#node_index,
       units,
+      layouts,
       runtime_folder,
       provider: () => this.#provider?.delegation?.provider_id,
+      supervisors: () => this.#supervisors,
+      log: this.#log,
     });
     asked.throwIfAborted();
     const turns = turnsOf(assignment.groups, this.#log);
@@ -257,15 +254,21 @@ export class NodeAgent {
   }
 
   /** Finds the devices of the node, and gives them to the units that are for it. */
-  #assign(): { units: UnitSpec[]; devices: NodeDevices; assignment: DeviceAssignment } {
+  #assign(): {
+    units: UnitSpec[];
+    devices: NodeDevices;
+    assignment: DeviceAssignment;
+    layouts: Map<string, StageLayout>;
+  } {
     const devices = discoverDevices(this.#launch, this.#identity.node_index, this.#environment);
     const units = unitsOnNode(this.#launch.units, this.#node_index);
     const assignment = assignDevices(units, devices, this.#node_index);
+    const layouts = adoptKeptLayouts(this.#launch, this.#node_index, assignment.groups, this.#log);
     this.#devices = devices;
     this.#assignment = assignment;
     this.#noticeDevices(devices, assignment);
     this.#changed();
-    return { units, devices, assignment };
+    return { units, devices, assignment, layouts };
   }
 
   #ownMetadata(metadata: UnitMetadata, devices: NodeDevices): SessionMetadata {
@@ -274,6 +277,7 @@ export class NodeAgent {
       role: 'node-agent',
       devices: descriptionsOf(devices),
       models: [],
+      node_index: this.#node_index,
     };
     // By it the agents of the other jobs find this one's stages.
     if (this.#launch.part) own.pipeline_group = this.#launch.part.group;
@@ -408,7 +412,7 @@ export class NodeAgent {
         refusal: (peer, path) => accessRefusal(this.#accessRules(), peer, path, Date.now()),
         state: () => this.state(),
         drain: (unit) => this.#drain(unit),
-        refactor: (unit, order, signal) => this.#refactorings.refactor(unit, order, signal),
+        refactor: (unit, order, signal) => this.#peers!.refactorings.refactor(unit, order, signal),
       }),
     });
     const port = await this.#server.listen(choice.listen, this.#launch.port_range);

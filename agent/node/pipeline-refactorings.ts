@@ -1,42 +1,51 @@
 import { stageOperatorsOf } from '../../solver/refactoring/block-layout.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { LaunchSpec } from '../../spec/launch.ts';
 import type { RefactorOutcome, RefactorRequest, RefactorStage } from '../../spec/refactor.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { GroupUnit } from './assign-devices.ts';
-import type { DeviceWorkerProcess } from './device-worker-process.ts';
+import { ElsewhereStages } from './elsewhere-stages.ts';
 import type { AgentLog } from './log.ts';
-import { deviceIdentity } from './stage-place.ts';
+import type { LayoutDevice, NodeStages } from './node-stages.ts';
+import type { PipelineAgents } from './pipeline-agents.ts';
+import { keepStageLayout, type StageLayout } from './stage-layout.ts';
 import type { UnitSupervisor } from './unit-supervisor.ts';
 
 interface RefactoringOptions {
   node: string;
-  supervisors(): readonly UnitSupervisor[];
+  /** Among those that units count. */
+  node_index: number;
+  launch: LaunchSpec;
+  stages: NodeStages;
+  agents: PipelineAgents;
+  /** The highest number of a change of stages that is known from before. */
+  ring: number;
   log: AgentLog;
 }
 
-/** A device of this node that may have a stage of a unit, and its worker. */
-interface StageDevice {
-  supervisor: UnitSupervisor;
-  worker: DeviceWorkerProcess;
-  /** The unit as the device has it now; absent: nothing of it. */
-  unit: GroupUnit | undefined;
-  identity: string;
+/** Who takes part in a change: devices of this node, and other nodes with theirs. */
+interface Participants {
+  layout: StageLayout;
+  own: readonly LayoutDevice[];
+  elsewhere: readonly ElsewhereStages[];
 }
 
 /**
- * Gives pipelines of this node other stages while they answer: tells the workers of all devices of the next layout, and
- * the coordinator, which drives the change. A worker that starts again later loads the stage that it has by then.
+ * Gives pipelines whose first stage is on this node other stages while they answer: tells the workers of all devices of
+ * the next layout, those of other nodes by their agents, and the coordinator, which drives the change. A worker that
+ * starts again later loads the stage that it has by then.
  */
 export class PipelineRefactorings {
   readonly #options: RefactoringOptions;
   /** Units whose stages change now. */
   readonly #changing = new Set<string>();
   /** Counts all changes of this agent: each has a ring of its own. */
-  #changes = 0;
+  #changes: number;
 
   constructor(options: RefactoringOptions) {
     this.#options = options;
+    this.#changes = options.ring;
   }
 
   /**
@@ -59,7 +68,7 @@ export class PipelineRefactorings {
       throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${model} change already` });
     this.#changing.add(unit.unit);
     try {
-      return await this.#change(unit, stages, signal);
+      return await this.#change(unit, supervisor, stages, signal);
     } finally {
       this.#changing.delete(unit.unit);
     }
@@ -67,42 +76,118 @@ export class PipelineRefactorings {
 
   async #change(
     unit: GroupUnit,
+    supervisor: UnitSupervisor,
     stages: readonly RefactorStage[],
     signal: AbortSignal,
   ): Promise<RefactorOutcome> {
-    const n_operators = unit.stages!.at(-1)!.end;
-    const cuts = stageOperatorsOf(stages, n_operators);
-    const devices = stages.map((stage) => this.#deviceOf(unit, stage));
-    const [first] = devices;
-    if (first!.unit !== unit)
+    const { stages: own, log } = this.#options;
+    const layout = this.#layoutOf(unit, stages);
+    const devices = own.devices(unit, layout);
+    const first = devices.find(({ stage }) => stage === 0);
+    if (first?.supervisor !== supervisor)
       throw new HpcserveError('E_REFACTOR_LAYOUT', {
         what: `the first stage of ${unit.model.name} cannot move to ${stages[0]!.device}`,
         because: 'the device that has it has the requests',
         try: 'move its requests instead: drain the node, or deploy it elsewhere',
       });
-    const refactoring = ++this.#changes;
-    const layout = devices.map(({ identity }, index): PipelineLayout[number] => ({
-      device: identity,
-      ...cuts[index]!,
-    }));
-    const next = devices.map(({ supervisor }, stage): GroupUnit => {
-      const { first_device } = supervisor.group;
-      return { ...unit, stages: cuts, stage, first_device, ring: refactoring };
+    const elsewhere = this.#nodesOf(unit, layout);
+    const participants: Participants = { layout, own: devices, elsewhere };
+    log.info({ unit: unit.unit, stages, ring: layout.ring }, 'its stages change');
+    let report: RefactoringReport | HpcserveError;
+    try {
+      const identities = await this.#prepare(unit, participants);
+      const to = layout.stages.map(({ begin, end }, stage): PipelineLayout[number] => ({
+        device: identities.get(stage)!,
+        begin,
+        end,
+      }));
+      report = await this.#untilEnded(unit, first, participants, signal, () =>
+        first.worker.refactor(layout.ring, to, first.next),
+      );
+    } catch (error) {
+      report = HpcserveError.from(error);
+    }
+    return this.#settle(unit, participants, report);
+  }
+
+  /** @throws HpcserveError E_REFACTOR_LAYOUT, E_REFACTOR_DEVICE */
+  #layoutOf(unit: GroupUnit, stages: readonly RefactorStage[]): StageLayout {
+    const cuts = stageOperatorsOf(stages, unit.stages!.at(-1)!.end);
+    return {
+      ring: ++this.#changes,
+      stages: stages.map(({ device, node }, stage) => ({
+        node_index: this.#nodeIndexOf(unit, device, node),
+        device,
+        ...cuts[stage]!,
+      })),
+    };
+  }
+
+  #nodeIndexOf(unit: GroupUnit, device: string, node: string | undefined): number {
+    const { node: own, node_index, launch, agents } = this.#options;
+    if (node === undefined || node === own) return node_index;
+    const refused = (because: string): HpcserveError =>
+      new HpcserveError('E_REFACTOR_DEVICE', {
+        what: `${device} of node ${node} cannot take a stage of ${unit.model.name}`,
+        because,
+      });
+    if (launch.part)
+      throw refused(`its stages are divided over jobs, and stay where they are; the first one is on ${own}`);
+    const found = agents.others().find(({ metadata }) => metadata.node === node)?.metadata.node_index;
+    if (found === undefined) throw refused('no agent of its job is known to serve on that node');
+    if (found < unit.node_index || found >= unit.node_index + (unit.nodes ?? 1))
+      throw refused('its replica is on other nodes of the job');
+    return found;
+  }
+
+  /** Other nodes that have a stage in a layout. */
+  #nodesOf(unit: GroupUnit, { stages }: StageLayout): ElsewhereStages[] {
+    const wanted = new Set(stages.map(({ node_index }) => node_index));
+    return this.#others(unit).filter(({ node_index }) => wanted.has(node_index));
+  }
+
+  /** Other nodes that its unit counts, as far as their agents can be asked. */
+  #others({ node_index: first, nodes = 1 }: GroupUnit): ElsewhereStages[] {
+    const { agents, launch } = this.#options;
+    if (launch.part) return [];
+    return agents.others().flatMap((record) => {
+      const { node_index } = record.metadata;
+      if (node_index === undefined || node_index < first || node_index >= first + nodes) return [];
+      return [new ElsewhereStages(agents, record)];
     });
-    this.#options.log.info({ unit: unit.unit, stages, refactoring }, 'its stages change');
-    for (const [stage, { worker }] of devices.entries())
-      if (stage > 0) worker.prepare(refactoring, next[stage]!);
-    const report = await this.#untilEnded(unit, first!.worker, devices, signal, () =>
-      first!.worker.refactor(refactoring, layout, next[0]!),
+  }
+
+  /** @returns the identity of each stage's device @throws HpcserveError E_REFACTOR_DEVICE */
+  async #prepare(
+    unit: GroupUnit,
+    { layout, own, elsewhere }: Participants,
+  ): Promise<ReadonlyMap<number, string>> {
+    const identities = new Map(own.map(({ stage, identity }) => [stage, identity]));
+    const answers = await Promise.all(
+      elsewhere.map(async (there) => ({ there, answer: await there.prepare(unit.unit, layout) })),
     );
-    return this.#settle(unit, devices, next, report);
+    for (const { there, answer } of answers) {
+      const theirs = [...layout.stages.entries()].filter(
+        ([, stage]) => stage.node_index === there.node_index,
+      );
+      const refused = (because: string): HpcserveError =>
+        new HpcserveError('E_REFACTOR_DEVICE', {
+          what: `node ${there.node} cannot take stages of ${unit.model.name}`,
+          because,
+        });
+      if ('refused' in answer) throw refused(answer.refused);
+      if (answer.length !== theirs.length) throw refused(`it has ${answer.length} devices for them`);
+      for (const [index, [stage]] of theirs.entries()) identities.set(stage, answer[index]!);
+    }
+    await this.#options.stages.prepare(unit.unit, layout, own);
+    return identities;
   }
 
   /** A worker that ends, or a caller that goes away, cancels it: what that means the coordinator knows. */
   async #untilEnded(
     { model: { name } }: GroupUnit,
-    coordinator: DeviceWorkerProcess,
-    devices: readonly StageDevice[],
+    { worker: coordinator }: LayoutDevice,
+    { own, elsewhere }: Participants,
     signal: AbortSignal,
     begin: () => Promise<RefactoringReport>,
   ): Promise<RefactoringReport | HpcserveError> {
@@ -112,8 +197,9 @@ export class PipelineRefactorings {
     };
     const onAbort = (): void => cancel('who asked for it is gone, or it took longer than it may');
     signal.addEventListener('abort', onAbort, { once: true });
-    for (const { worker, supervisor } of devices.slice(1))
-      void worker.ended.then(() => cancel(`the worker of ${supervisor.name} ended`));
+    for (const { stage, worker, supervisor } of own)
+      if (stage > 0) void worker.ended.then(() => cancel(`the worker of ${supervisor.name} ended`));
+    for (const { lost } of elsewhere) void lost.then(cancel);
     try {
       return await begin();
     } catch (error) {
@@ -124,59 +210,51 @@ export class PipelineRefactorings {
     }
   }
 
-  /** What workers load when they start again is what they have now; those without a stage unload. */
-  #settle(
+  /** All nodes hear what came of it, those whose devices have no stage any more among them. */
+  async #settle(
     unit: GroupUnit,
-    devices: readonly StageDevice[],
-    next: readonly GroupUnit[],
+    { layout, own, elsewhere }: Participants,
     report: RefactoringReport | HpcserveError,
-  ): RefactorOutcome {
-    const { log } = this.#options;
+  ): Promise<RefactorOutcome> {
+    const { log, stages, launch } = this.#options;
     if (report instanceof HpcserveError || report.outcome.kind !== 'refactored') {
-      for (const { worker, unit: had } of devices) if (!had) worker.unload(unit.model.name);
+      stages.keep(unit, layout, own);
+      await this.#tell(unit, layout, elsewhere, false);
       const error = report instanceof HpcserveError ? report : keptOrLost(unit, report);
       log.warn({ unit: unit.unit, error: error.toJSON() }, error.message);
       throw error;
     }
-    const cuts = next[0]!.stages!;
-    for (const supervisor of this.#options.supervisors()) {
-      const { units } = supervisor.group;
-      const at = units.findIndex((each) => each.unit === unit.unit);
-      const stage = devices.findIndex((device) => device.supervisor === supervisor);
-      if (stage >= 0) units.splice(at < 0 ? units.length : at, at < 0 ? 0 : 1, next[stage]!);
-      else if (at >= 0) {
-        // Its device is for a stage that the pipeline may get again.
-        units[at] = { ...units[at]!, stages: cuts, stage: cuts.length };
-        supervisor.worker?.unload(unit.model.name);
-      }
-      supervisor.changed();
+    try {
+      // Before anybody is told: an agent that is gone by then finds it here.
+      keepStageLayout(launch, unit, layout);
+    } catch (error) {
+      log.error({ unit: unit.unit, error: String(error) }, 'the layout of its stages cannot be kept');
     }
+    stages.change(unit, layout, own);
+    const told = new Set(elsewhere.map(({ node_index }) => node_index));
+    const others = this.#others(unit).filter(({ node_index }) => !told.has(node_index));
+    await this.#tell(unit, layout, [...elsewhere, ...others], true);
     const { outcome, pause_ms, bytes_moved, duration_ms } = report;
     log.info({ unit: unit.unit, ...report }, 'its stages have changed');
     return { epoch: outcome.epoch, pause_ms, bytes_moved, duration_ms };
   }
 
-  /** @throws HpcserveError E_REFACTOR_DEVICE */
-  #deviceOf(unit: GroupUnit, { device, node }: RefactorStage): StageDevice {
-    const own = this.#options.node;
-    const refused = (because: string): HpcserveError =>
-      new HpcserveError('E_REFACTOR_DEVICE', {
-        what: `${device} of node ${node ?? own} cannot take a stage of ${unit.model.name}`,
-        because,
-      });
-    if (node !== undefined && node !== own)
-      throw refused(`stages change within a node, and the first one is on ${own}`);
-    const [kind, index] = device.split(' ');
-    const supervisor = this.#options.supervisors().find(({ group }) => {
-      const [of] = group.units;
-      return group.engine === 'native' && of?.device_kind === kind && group.first_device === Number(index);
-    });
-    const worker = supervisor?.worker;
-    if (!supervisor || !worker?.upstream) throw refused('no device worker runs on it');
-    const part = supervisor.group.units.find((each) => each.unit === unit.unit);
-    const isHeld = part?.stage !== undefined && part.stage < part.stages!.length;
-    const identity = deviceIdentity(worker.folder, { ...unit, first_device: supervisor.group.first_device });
-    return { supervisor, worker, unit: isHeld ? part : undefined, identity };
+  async #tell(
+    unit: GroupUnit,
+    layout: StageLayout,
+    elsewhere: readonly ElsewhereStages[],
+    isDone: boolean,
+  ): Promise<void> {
+    const { log } = this.#options;
+    await Promise.all(
+      elsewhere.map(async (there) => {
+        if (await there.settle(unit.unit, layout, isDone)) return;
+        log.warn(
+          { unit: unit.unit, node: there.node, isDone },
+          'a node was not told what came of its stages',
+        );
+      }),
+    );
   }
 }
 

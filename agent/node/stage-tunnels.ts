@@ -1,29 +1,28 @@
 import { rmSync } from 'node:fs';
-import { type IncomingMessage, request as requestHttp } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { pinnedConnect, type Registry, type SessionIdentity } from '../../mesh/index.ts';
-import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
-import { provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
+import { acceptUpgrade, type PipelineAgents } from './pipeline-agents.ts';
 import { stageSocket } from './stage-place.ts';
 
-/** A node that does not say by then whether it has the stage is asked again with the next connection. */
-const answer_ms = 5000;
 const protocol = 'hpcserve-stage';
+const path_pattern = new RegExp(`^${agentPaths.stages}/([^/]+)/(?:(\\d+)/)?(\\d+)$`);
 
 export interface StageTunnelsOptions {
-  registry: Registry;
-  /** The agent's own session. */
-  own: SessionIdentity;
-  launch: Pick<LaunchSpec, 'launch_id' | 'deployment' | 'part'>;
+  agents: PipelineAgents;
   /** Of the node, among those that its units count. */
   node_index: number;
-  units: readonly UnitSpec[];
   /** The agent's, of mode 0700, where the sockets of stages are. */
   folder: string;
-  /** Fingerprint of the launch's provider; undefined while nothing proves it. */
-  provider(): string | undefined;
+}
+
+/** A ring of a pipeline as far as it passes this node. */
+interface NodeRing {
+  /** Stages that are here. */
+  own: ReadonlySet<number>;
+  servers: Server[];
 }
 
 /**
@@ -32,72 +31,96 @@ export interface StageTunnelsOptions {
  * passes what comes on over TLS with pinned keys, and the agent there to its worker. Nothing new listens on a network.
  *
  *     worker ──► p…-2.sock ── agent ══ TLS, HTTP upgrade ══ agent ── p…-2.sock ──► worker of stage 2
+ *
+ * While the stages of a pipeline change, two of its rings are here.
  */
 export class StageTunnels {
   readonly #options: StageTunnelsOptions;
-  readonly #servers: Server[] = [];
+  /** By unit, and by the number of the change that brought the ring; 0: that of its launch. */
+  readonly #rings = new Map<string, Map<number, NodeRing>>();
   readonly #sockets = new Set<Duplex>();
 
   constructor(options: StageTunnelsOptions) {
     this.#options = options;
   }
 
-  /** For each unit whose next stage is on another node, its socket. */
-  async listen(): Promise<void> {
-    const { units, node_index, folder } = this.#options;
-    for (const unit of units) {
-      const { stages, device_count } = unit;
-      if (!stages) continue;
-      const first = (node_index - unit.node_index) * device_count;
-      // All of its stages are here, or none: devices behind the last one have no stage yet.
-      if (stages.length <= device_count || first >= stages.length) continue;
-      const stage = Math.min(first + device_count, stages.length) % stages.length;
-      const path = stageSocket(folder, unit.unit, stage);
-      rmSync(path, { force: true });
-      const server = createServer({ pauseOnConnect: true }, (socket) => this.#pass(socket, unit, stage));
-      this.#servers.push(server);
-      await new Promise<void>((resolve, reject) => {
-        server.once('error', reject);
-        server.listen(path, resolve);
-      });
+  /**
+   * For each stage of this node whose next one is on another node, a socket.
+   * @param nodes of each stage
+   */
+  async open(unit: string, ring: number | undefined, nodes: readonly number[]): Promise<void> {
+    const { node_index } = this.#options;
+    const own = new Set(nodes.flatMap((node, stage) => (node === node_index ? [stage] : [])));
+    const rings = this.#rings.get(unit) ?? new Map<number, NodeRing>();
+    this.#rings.set(unit, rings);
+    this.close(unit, ring);
+    const opened: NodeRing = { own, servers: [] };
+    rings.set(ring ?? 0, opened);
+    for (const stage of own) {
+      const next = (stage + 1) % nodes.length;
+      if (!own.has(next)) opened.servers.push(await this.#listen(unit, ring, next));
     }
   }
 
-  close(): void {
-    for (const server of this.#servers) server.close();
+  /** The ring is over; what is still connected ends with the workers. */
+  close(unit: string, ring: number | undefined): void {
+    const rings = this.#rings.get(unit);
+    for (const server of rings?.get(ring ?? 0)?.servers ?? []) server.close();
+    rings?.delete(ring ?? 0);
+  }
+
+  /** The only ring of a unit that is not over. */
+  keep(unit: string, ring: number): void {
+    for (const each of [...(this.#rings.get(unit)?.keys() ?? [])]) if (each !== ring) this.close(unit, each);
+  }
+
+  closeAll(): void {
+    for (const rings of this.#rings.values())
+      for (const { servers } of rings.values()) for (const server of servers) server.close();
     for (const socket of this.#sockets) socket.destroy();
   }
 
   /** Another agent of the pipeline asks for a stage of this node. @returns false where it asks for something else */
   accept(request: IncomingMessage, socket: Duplex, head: Buffer, peer: SessionRecord): boolean {
-    const { folder, provider, units } = this.#options;
-    const [, name = '', stage = ''] =
-      new RegExp(`^${agentPaths.stages}/([^/]+)/(\\d+)$`).exec(request.url ?? '') ?? [];
-    const unit = units.find((each) => each.unit === decodeURIComponent(name));
-    const own = provider();
-    const isOurs = this.#belongsTo(peer) && own !== undefined && provenProviderOf(peer, Date.now()) === own;
-    if (request.headers.upgrade !== protocol || !unit || !isOurs || !this.#has(unit, Number(stage)))
-      return false;
-    const worker = createConnection(stageSocket(folder, unit.unit, Number(stage)));
+    const { folder, agents } = this.#options;
+    const [, name = '', ringText, stageText = ''] = path_pattern.exec(request.url ?? '') ?? [];
+    const unit = [...this.#rings.keys()].find((each) => encodeURIComponent(each) === name) ?? '';
+    const ring = ringText === undefined ? undefined : Number(ringText);
+    const stage = Number(stageText);
+    const isHere =
+      this.#rings
+        .get(unit)
+        ?.get(ring ?? 0)
+        ?.own.has(stage) === true;
+    if (request.headers.upgrade !== protocol || !isHere || !agents.has(peer)) return false;
+    const worker = createConnection(stageSocket(folder, unit, stage, ring));
     worker.once('error', () => socket.destroy());
     worker.once('connect', () => {
-      socket.write(`HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: ${protocol}\r\n\r\n`);
+      acceptUpgrade(socket, protocol);
       if (head.length > 0) worker.write(head);
       this.#join(socket, worker);
     });
     return true;
   }
 
-  #has({ node_index, device_count, stages }: UnitSpec, stage: number): boolean {
-    const first = (this.#options.node_index - node_index) * device_count;
-    return stages !== undefined && stage >= first && stage < first + device_count;
+  async #listen(unit: string, ring: number | undefined, stage: number): Promise<Server> {
+    const path = stageSocket(this.#options.folder, unit, stage, ring);
+    rmSync(path, { force: true });
+    const server = createServer({ pauseOnConnect: true }, (socket) => this.#pass(socket, unit, ring, stage));
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject);
+      server.listen(path, resolve);
+    });
+    return server;
   }
 
   /** A worker of this node reaches for a stage elsewhere. */
-  #pass(socket: Socket, { unit }: UnitSpec, stage: number): void {
+  #pass(socket: Socket, unit: string, ring: number | undefined, stage: number): void {
     this.#sockets.add(socket);
+    socket.once('close', () => this.#sockets.delete(socket));
     socket.on('error', () => socket.destroy()); // a worker that goes is no failure of the agent
-    this.#reach(`${agentPaths.stages}/${encodeURIComponent(unit)}/${stage}`).then(
+    const which = ring === undefined ? `${stage}` : `${ring}/${stage}`;
+    this.#reach(`${agentPaths.stages}/${encodeURIComponent(unit)}/${which}`).then(
       (way) => {
         if (way && !socket.destroyed) this.#join(way, socket);
         else {
@@ -109,54 +132,14 @@ export class StageTunnels {
     );
   }
 
-  /** Whether a session is an agent that may have stages of the same pipelines: of this job, or of its group. */
-  #belongsTo({ metadata }: SessionRecord): boolean {
-    const { launch_id, deployment, part } = this.#options.launch;
-    if (metadata.role !== 'node-agent') return false;
-    if (part === undefined) return metadata.launch_id === launch_id;
-    return metadata.deployment === deployment && metadata.pipeline_group === part.group;
-  }
-
   /** The first of the pipeline's other agents that has it. */
   async #reach(path: string): Promise<Duplex | undefined> {
-    const { registry, own } = this.#options;
-    const others = registry
-      .snapshot()
-      .filter(
-        (record) =>
-          record.lifecycle === 'SERVING' && record.session_id !== own.session_id && this.#belongsTo(record),
-      );
-    for (const other of others) {
-      const way = await this.#ask(other, path).catch(() => undefined);
+    const { agents } = this.#options;
+    for (const other of agents.others()) {
+      const way = await agents.ask(other, path, protocol).catch(() => undefined);
       if (way) return way;
     }
     return undefined;
-  }
-
-  async #ask(peer: SessionRecord, path: string): Promise<Duplex | undefined> {
-    const connection = await pinnedConnect(peer, this.#options.own);
-    connection.setNoDelay(true);
-    return new Promise((resolve, reject) => {
-      const request = requestHttp({
-        createConnection: () => connection,
-        path,
-        headers: { host: 'stage', connection: 'Upgrade', upgrade: protocol },
-        timeout: answer_ms,
-      });
-      request.once('upgrade', (_response, way: Duplex, head) => {
-        if (head.length > 0) way.unshift(head);
-        connection.setTimeout(0);
-        resolve(way);
-      });
-      request.once('response', (response) => {
-        response.resume();
-        connection.destroy();
-        resolve(undefined);
-      });
-      request.once('timeout', () => connection.destroy());
-      request.once('error', reject);
-      request.end();
-    });
   }
 
   /** Each ends with the other: the ring is broken. */

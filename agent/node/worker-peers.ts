@@ -5,9 +5,16 @@ import type { Registry, SessionIdentity } from '../../mesh/index.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { KvPeers } from './kv-peers.ts';
+import type { AgentLog } from './log.ts';
+import { NodeStages } from './node-stages.ts';
 import { PeerWeights } from './peer-weights.ts';
+import { PipelineAgents } from './pipeline-agents.ts';
+import { PipelineRefactorings } from './pipeline-refactorings.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
+import { StageChanges } from './stage-changes.ts';
+import { plannedNodes, type StageLayout } from './stage-layout.ts';
 import { StageTunnels } from './stage-tunnels.ts';
+import type { UnitSupervisor } from './unit-supervisor.ts';
 
 interface WorkerPeersOptions {
   registry: Registry;
@@ -18,10 +25,14 @@ interface WorkerPeersOptions {
   /** Of the node, among those that its units count. */
   node_index: number;
   units: readonly UnitSpec[];
+  /** Of units whose stages have changed before this agent began, by their names. */
+  layouts: ReadonlyMap<string, StageLayout>;
   /** 0700. */
   runtime_folder: string;
   /** Fingerprint of the own provider; undefined while nothing proves it. */
   provider(): string | undefined;
+  supervisors(): readonly UnitSupervisor[];
+  log: AgentLog;
 }
 
 /** What brings the device workers of this node together with those of others: tensors, keys and values, stages. */
@@ -30,9 +41,11 @@ export class WorkerPeers {
   readonly weights_socket: string | undefined;
   /** Where they ask for peers that answers can move to; undefined where no worker runs. */
   readonly kv_socket: string | undefined;
+  readonly refactorings: PipelineRefactorings;
   readonly #weights: PeerWeights | undefined;
   readonly #kv: KvPeers | undefined;
   readonly #tunnels: StageTunnels;
+  readonly #changes: StageChanges;
 
   private constructor(options: WorkerPeersOptions) {
     const { registry, own, launch, node, node_index, units, runtime_folder, provider } = options;
@@ -47,14 +60,20 @@ export class WorkerPeers {
       this.#weights = new PeerWeights({ registry, own, node: node.node, site, models });
       this.weights_socket = join(runtime_folder, 'peers.sock');
     }
-    this.#tunnels = new StageTunnels({
-      registry,
-      own,
-      launch,
+    const { layouts, supervisors, log } = options;
+    const agents = new PipelineAgents({ registry, own, launch, provider });
+    this.#tunnels = new StageTunnels({ agents, node_index, folder: runtime_folder });
+    const stages = new NodeStages({ node: node.node, node_index, tunnels: this.#tunnels, supervisors });
+    this.#changes = new StageChanges({ node: node.node, agents, stages, launch, log });
+    const ring = Math.max(0, ...[...layouts.values()].map((layout) => layout.ring));
+    this.refactorings = new PipelineRefactorings({
+      node: node.node,
       node_index,
-      units,
-      folder: runtime_folder,
-      provider,
+      launch,
+      stages,
+      agents,
+      ring,
+      log,
     });
   }
 
@@ -62,18 +81,26 @@ export class WorkerPeers {
     const peers = new WorkerPeers(options);
     if (peers.weights_socket !== undefined) await peers.#weights?.listen(peers.weights_socket);
     if (peers.kv_socket !== undefined) await peers.#kv?.listen(peers.kv_socket);
-    await peers.#tunnels.listen();
+    for (const unit of options.units) {
+      if (!unit.stages) continue;
+      const layout = options.layouts.get(unit.unit);
+      const nodes = layout?.stages.map(({ node_index }) => node_index) ?? plannedNodes(unit);
+      await peers.#tunnels.open(unit.unit, layout?.ring, nodes);
+    }
     return peers;
   }
 
-  /** See `StageTunnels.accept`. */
+  /** Another agent asks for a connection to a stage, or about a change of stages. @returns whether it gets one */
   accept(request: IncomingMessage, socket: Duplex, head: Buffer, peer: SessionRecord): boolean {
-    return this.#tunnels.accept(request, socket, head, peer);
+    return (
+      this.#tunnels.accept(request, socket, head, peer) || this.#changes.accept(request, socket, head, peer)
+    );
   }
 
   async close(): Promise<void> {
     await this.#weights?.close();
     await this.#kv?.close();
-    this.#tunnels.close();
+    this.#changes.close();
+    this.#tunnels.closeAll();
   }
 }

@@ -1,4 +1,6 @@
 /** A node agent that gives a pipeline other stages while it answers. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { RefactorStage } from '../../../spec/refactor.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
@@ -116,4 +118,176 @@ test('two stages become one and two again while an answer is computed; what is w
     return (await answer(site, now, 200).catch(() => undefined)) ?? undefined;
   }, 'an answer after the stage came back');
   expect(again).toEqual(expected);
+});
+
+/** A unit over two nodes of a job, with so many devices on each. */
+async function startTwo(site: Site, device_count: number): Promise<[RunningAgent, RunningAgent]> {
+  const path = await model('tiny-llama', 'Q8_0');
+  const unit = unitOf(
+    { name: 'm', source: path, engine: 'native', batch_invariant: true },
+    {
+      engine: 'native',
+      model_path: path,
+      device_kind: 'gpu',
+      pipeline: 2,
+      threads: 2,
+      device_count,
+      nodes: 2,
+      stages,
+    },
+  );
+  const first = await site.start([unit], { ...emulated, node_count: 2 });
+  const second = first.onNode(1);
+  await second.stateWhere(({ phase }) => phase !== 'starting', 'the second node to have begun');
+  return [first, second];
+}
+
+const on = (node: string, device: string, first_block: number, blocks: number): RefactorStage => ({
+  node,
+  device,
+  first_block,
+  blocks,
+});
+
+/** The answer of a change, once the agent of the first node knows the other. */
+const changed = (site: Site, record: SessionRecord, to: RefactorStage[]) =>
+  eventually(async () => {
+    const { status, json } = await refactor(site, record, to);
+    const { because = [] } = (json as { error?: { because?: string[] } }).error ?? {};
+    return status === 409 && JSON.stringify([json, because]).includes('no agent')
+      ? undefined
+      : { status, json };
+  }, 'the nodes to know each other');
+
+test('a stage moves to another node of the job and back while an answer is computed', {
+  timeout: 180_000,
+}, async () => {
+  await using site = await Site.open();
+  const [first, second] = await startTwo(site, 2);
+  let again: RunningAgent | undefined;
+  try {
+    const record = await site.serving('m');
+    const expected = await answer(site, record, 200);
+    const asked = answer(site, record, 200);
+    const away = await changed(site, record, [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 1', 1, 1)]);
+    expect(away.status, JSON.stringify(away.json)).toBe(200);
+    await untilStages(second, [[3, 6]]);
+    await untilStages(first, [[0, 3]]);
+    const wrong: RefactorStage[][] = [
+      [halves[0]!, on('n1', 'gpu 7', 1, 1)],
+      [halves[0]!, on('n7', 'gpu 0', 1, 1)],
+    ];
+    for (const to of wrong)
+      expect(await refactor(site, record, to)).toMatchObject({
+        json: { error: { code: 'E_REFACTOR_DEVICE' } },
+      });
+    expect(await asked).toEqual(expected);
+    const back = await refactor(site, record, whole);
+    expect(back.status, JSON.stringify(back.json)).toBe(200);
+    await untilStages(first, [[0, 6]]);
+    await untilStages(second, []);
+    const there = await refactor(site, record, [halves[0], on('n1', 'gpu 0', 1, 1)]);
+    expect(there.status, JSON.stringify(there.json)).toBe(200);
+    await untilStages(second, [[3, 6]]);
+    expect(await answer(site, record, 200)).toEqual(expected);
+    // An agent that is started again has the stage that its node has by now, and not the one of its launch.
+    await second.kill();
+    again = first.onNode(1);
+    await untilStages(again, [[3, 6]]);
+    const after = await eventually(
+      async () =>
+        (await answer(site, await site.serving('m'), 200).catch(() => undefined)) as string | undefined,
+      'an answer after the node came back',
+      60_000,
+    );
+    expect(after).toEqual(expected);
+  } finally {
+    await second.kill();
+    await again?.kill();
+  }
+});
+
+/** Resolves once a node was told of so many changes. */
+const untilTold = ({ launch }: RunningAgent, what: string, times = 1): Promise<unknown> =>
+  eventually(
+    async () =>
+      (await readFile(join(launch.launch_folder, 'n1.agent.log'), 'utf8')).split(what).length > times,
+    `the second node to hear: ${what}`,
+  );
+
+/** The workers of a node, in the order of its devices, once they run. */
+async function workersOf(agent: RunningAgent): Promise<number[]> {
+  const state = await agent.stateWhere(
+    ({ sessions }) => sessions.filter(({ pid, units }) => pid !== undefined && units).length === 2,
+    'its workers to run',
+  );
+  return state.sessions.flatMap(({ pid, units }) => (units ? [pid!] : []));
+}
+
+test('a worker, then a node, that is lost before it has its stage: the pipeline keeps those that it has', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  const [, second] = await startTwo(site, 2);
+  try {
+    const record = await site.serving('m');
+    const expected = await answer(site, record);
+    // They load nothing: a change waits for them.
+    for (const pid of await workersOf(second)) process.kill(pid, 'SIGSTOP');
+    const [one] = await workersOf(second);
+    const toWorker = changed(site, record, [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 0', 1, 1)]);
+    await untilTold(second, 'its stages change');
+    const began_ms = performance.now();
+    process.kill(one!, 'SIGKILL');
+    const worker = await toWorker;
+    expect(worker).toMatchObject({ status: 503, json: { error: { code: 'E_REFACTOR_KEPT' } } });
+    expect(JSON.stringify(worker.json)).toMatch(/the worker of .* on n1 ended/);
+    expect(await answer(site, record)).toEqual(expected);
+
+    const toNode = refactor(site, record, [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 1', 1, 1)]);
+    await untilTold(second, 'its stages change', 2);
+    await second.kill();
+    const node = await toNode;
+    expect(node).toMatchObject({ status: 503, json: { error: { code: 'E_REFACTOR_KEPT' } } });
+    expect(JSON.stringify(node.json)).toContain('the agent of node n1 cannot be reached any more');
+    expect(performance.now() - began_ms).toBeLessThan(20_000);
+    expect(await answer(site, record)).toEqual(expected);
+  } finally {
+    await second.kill();
+  }
+});
+
+test('the node that drives a change is lost: the other gives back what it prepared, and takes the next change', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  const [first, second] = await startTwo(site, 2);
+  let again: RunningAgent | undefined;
+  try {
+    const record = await site.serving('m');
+    const expected = await answer(site, record);
+    const [one] = await workersOf(second);
+    process.kill(one!, 'SIGSTOP');
+    const to = [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 0', 1, 1)];
+    const change = changed(site, record, to).catch(() => undefined);
+    await untilTold(second, 'its stages change');
+    await first.kill();
+    await change;
+    await untilTold(second, 'its stages are kept');
+    process.kill(one!, 'SIGCONT');
+    again = first.again();
+    const now = await site.session(
+      ({ session_id, lifecycle, metadata: { models } }) =>
+        session_id !== record.session_id && lifecycle === 'SERVING' && models[0]?.state === 'serving',
+      30_000,
+    );
+    expect(await answer(site, now)).toEqual(expected);
+    const after = await changed(site, now, to);
+    expect(after.status, JSON.stringify(after.json)).toBe(200);
+    await untilStages(second, [[3, 6]]);
+    expect(await answer(site, now)).toEqual(expected);
+  } finally {
+    await second.kill();
+    await again?.kill();
+  }
 });

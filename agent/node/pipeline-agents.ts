@@ -1,0 +1,85 @@
+import { request as requestHttp } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { pinnedConnect, type Registry, type SessionIdentity } from '../../mesh/index.ts';
+import type { LaunchSpec } from '../../spec/launch.ts';
+import { provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
+
+/** An agent that does not say by then whether it takes what is asked is taken to refuse. */
+const answer_ms = 5000;
+
+export interface PipelineAgentsOptions {
+  registry: Registry;
+  /** The agent's own session. */
+  own: SessionIdentity;
+  launch: Pick<LaunchSpec, 'launch_id' | 'deployment' | 'part'>;
+  /** Fingerprint of the launch's provider; undefined while nothing proves it. */
+  provider(): string | undefined;
+}
+
+/** The agents that have stages of the same pipelines as this one: those of its job, or of its group of jobs. */
+export class PipelineAgents {
+  readonly #options: PipelineAgentsOptions;
+
+  constructor(options: PipelineAgentsOptions) {
+    this.#options = options;
+  }
+
+  /** Whether a peer whose key was proved is one of them, and of the same provider. */
+  has(peer: SessionRecord): boolean {
+    const own = this.#options.provider();
+    return this.#belongs(peer) && own !== undefined && provenProviderOf(peer, Date.now()) === own;
+  }
+
+  /** Those that can be asked now. */
+  others(): SessionRecord[] {
+    const { registry, own } = this.#options;
+    return registry
+      .snapshot()
+      .filter(
+        (record) =>
+          record.lifecycle === 'SERVING' && record.session_id !== own.session_id && this.#belongs(record),
+      );
+  }
+
+  /**
+   * @param path what it is asked for, by an upgrade to `protocol`
+   * @returns a connection to it; undefined where it refuses
+   */
+  async ask(peer: SessionRecord, path: string, protocol: string): Promise<Duplex | undefined> {
+    const connection = await pinnedConnect(peer, this.#options.own);
+    connection.setNoDelay(true);
+    return new Promise((resolve, reject) => {
+      const request = requestHttp({
+        createConnection: () => connection,
+        path,
+        headers: { host: 'agent', connection: 'Upgrade', upgrade: protocol },
+        timeout: answer_ms,
+      });
+      request.once('upgrade', (_response, way: Duplex, head) => {
+        if (head.length > 0) way.unshift(head);
+        connection.setTimeout(0);
+        resolve(way);
+      });
+      request.once('response', (response) => {
+        response.resume();
+        connection.destroy();
+        resolve(undefined);
+      });
+      request.once('timeout', () => connection.destroy());
+      request.once('error', reject);
+      request.end();
+    });
+  }
+
+  #belongs({ metadata }: SessionRecord): boolean {
+    const { launch_id, deployment, part } = this.#options.launch;
+    if (metadata.role !== 'node-agent') return false;
+    if (part === undefined) return metadata.launch_id === launch_id;
+    return metadata.deployment === deployment && metadata.pipeline_group === part.group;
+  }
+}
+
+/** Says yes to what `PipelineAgents.ask` asks. */
+export function acceptUpgrade(socket: Duplex, protocol: string): void {
+  socket.write(`HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: ${protocol}\r\n\r\n`);
+}

@@ -1,0 +1,163 @@
+import type { IncomingMessage } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { z } from 'zod';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import type { LaunchSpec } from '../../spec/launch.ts';
+import type { SessionRecord } from '../../spec/session-record.ts';
+import { agentPaths } from '../../spec/wire.ts';
+import type { GroupUnit } from './assign-devices.ts';
+import { JsonLines } from './json-lines.ts';
+import type { AgentLog } from './log.ts';
+import type { LayoutDevice, NodeStages } from './node-stages.ts';
+import { acceptUpgrade, type PipelineAgents } from './pipeline-agents.ts';
+import { keptStageLayout, type StageLayout, stageLayoutSchema } from './stage-layout.ts';
+
+export const changes_protocol = 'hpcserve-stage-change';
+
+/** From the agent that drives a change of stages. */
+const orderSchema = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('prepare'), unit: z.string(), layout: stageLayoutSchema }),
+  /** It is over. @param isDone the pipeline has this layout now; else it keeps the one before */
+  z.object({ type: z.literal('settle'), unit: z.string(), layout: stageLayoutSchema, isDone: z.boolean() }),
+]);
+export type ChangeOrder = z.infer<typeof orderSchema>;
+
+/** From an agent whose devices take part. */
+export const changeAnswerSchema = z.discriminatedUnion('type', [
+  /** @param identities of its devices in the layout, in the order of computation */
+  z.object({ type: z.literal('prepared'), identities: z.array(z.string()) }),
+  z.object({ type: z.literal('refused'), because: z.string() }),
+  /** The worker of one of the devices is gone. */
+  z.object({ type: z.literal('ended'), because: z.string() }),
+  z.object({ type: z.literal('settled') }),
+]);
+export type ChangeAnswer = z.infer<typeof changeAnswerSchema>;
+
+interface Prepared {
+  unit: GroupUnit;
+  layout: StageLayout;
+  devices: readonly LayoutDevice[];
+}
+
+interface StageChangesOptions {
+  node: string;
+  agents: PipelineAgents;
+  stages: NodeStages;
+  launch: LaunchSpec;
+  log: AgentLog;
+}
+
+/**
+ * What other agents tell this one of changes that they drive. One connection is one change: as long as it is there, the
+ * change is under way. Where it breaks, what was kept in the launch's folder says what came of it.
+ *
+ *     prepare ──► prepared · refused      (ended)      settle ──► settled
+ */
+export class StageChanges {
+  readonly #options: StageChangesOptions;
+  /** By unit. */
+  readonly #prepared = new Map<string, Prepared>();
+  readonly #connections = new Set<JsonLines<ChangeOrder, ChangeAnswer>>();
+
+  constructor(options: StageChangesOptions) {
+    this.#options = options;
+  }
+
+  /** @returns false where the peer asks for something else, or may not */
+  accept(request: IncomingMessage, socket: Duplex, head: Buffer, peer: SessionRecord): boolean {
+    if (request.url !== agentPaths.stage_changes || request.headers.upgrade !== changes_protocol)
+      return false;
+    if (!this.#options.agents.has(peer)) return false;
+    acceptUpgrade(socket, changes_protocol);
+    if (head.length > 0) socket.unshift(head);
+    let own: Prepared | undefined;
+    let work = Promise.resolve();
+    const lines = new JsonLines<ChangeOrder, ChangeAnswer>(
+      socket,
+      orderSchema,
+      (order) => {
+        work = work.then(async () => {
+          own = await this.#take(order, lines);
+        });
+      },
+      () => {
+        this.#connections.delete(lines);
+        void work.then(() => this.#broken(own));
+      },
+    );
+    this.#connections.add(lines);
+    return true;
+  }
+
+  close(): void {
+    for (const lines of this.#connections) lines.close();
+  }
+
+  /** @returns what is prepared for this connection from now on */
+  async #take(
+    order: ChangeOrder,
+    lines: JsonLines<ChangeOrder, ChangeAnswer>,
+  ): Promise<Prepared | undefined> {
+    try {
+      if (order.type === 'prepare') return await this.#prepare(order, lines);
+      this.#settle(order.unit, order.layout, order.isDone);
+      lines.send({ type: 'settled' });
+    } catch (error) {
+      const { message, because } = HpcserveError.from(error);
+      lines.send({ type: 'refused', because: [message, ...because].join(': ') });
+    }
+    return undefined;
+  }
+
+  async #prepare(
+    { unit: name, layout }: ChangeOrder,
+    lines: JsonLines<ChangeOrder, ChangeAnswer>,
+  ): Promise<Prepared | undefined> {
+    const { node, stages, log } = this.#options;
+    // Of a change whose agent is gone: one is under way at a time.
+    const before = this.#prepared.get(name);
+    if (before) this.#settle(name, before.layout, false);
+    const unit = stages.unit(name);
+    if (!unit) {
+      lines.send({ type: 'refused', because: `${node} has no device for ${name}` });
+      return undefined;
+    }
+    const devices = stages.devices(unit, layout);
+    const prepared = { unit, layout, devices };
+    this.#prepared.set(name, prepared);
+    await stages.prepare(name, layout, devices);
+    for (const { worker, supervisor } of devices)
+      void worker.ended.then(() =>
+        lines.send({ type: 'ended', because: `the worker of ${supervisor.name} on ${node} ended` }),
+      );
+    log.info({ unit: name, layout }, 'its stages change, as another node says');
+    lines.send({ type: 'prepared', identities: devices.map(({ identity }) => identity) });
+    return prepared;
+  }
+
+  /** The agent that drives it is gone, or cannot be reached. */
+  #broken(own: Prepared | undefined): void {
+    const { launch, log } = this.#options;
+    if (own === undefined || this.#prepared.get(own.unit.unit) !== own) return;
+    let kept: StageLayout | undefined;
+    try {
+      kept = keptStageLayout(launch, own.unit);
+    } catch (error) {
+      log.error({ unit: own.unit.unit, error: String(error) }, 'the layout of its stages cannot be read');
+    }
+    this.#settle(own.unit.unit, own.layout, kept?.ring === own.layout.ring);
+  }
+
+  #settle(name: string, layout: StageLayout, isDone: boolean): void {
+    const { stages, log } = this.#options;
+    const prepared = this.#prepared.get(name);
+    const isOurs = prepared?.layout.ring === layout.ring;
+    if (isOurs) this.#prepared.delete(name);
+    const devices = isOurs ? prepared.devices : [];
+    const unit = stages.unit(name);
+    if (!unit) return;
+    if (isDone) stages.change(unit, layout, devices);
+    else stages.keep(unit, layout, devices);
+    log.info({ unit: name, layout, isDone }, isDone ? 'its stages have changed' : 'its stages are kept');
+  }
+}
