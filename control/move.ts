@@ -36,7 +36,7 @@ export async function planMove(operations: Operations, order: MoveOrder): Promis
   const question = await pipelineQuestion(operations, state);
   return held
     .filter(({ stages }) => stages.length !== order.stages)
-    .map((pipeline) => planChange(pipeline, order.stages, question));
+    .map((pipeline) => planChange(pipeline, order.stages, question, now_ms()));
 }
 
 /** One after the other: while one has its pause the others answer. */

@@ -67,11 +67,11 @@ async function moveStages(
   if (context.json) context.out(JSON.stringify({ changed: done }));
 }
 
-function described({ pipeline, plan, stages }: PipelineChange): unknown {
-  return { unit: pipeline.unit.unit, from: pipeline.stages.length, because: plan.reason, stages };
+function described({ pipeline, plan, stages, starts }: PipelineChange): unknown {
+  return { unit: pipeline.unit.unit, from: pipeline.stages.length, because: plan.reason, starts, stages };
 }
 
-function lines({ pipeline, plan, stages }: PipelineChange): string[] {
+function lines({ pipeline, plan, stages, starts }: PipelineChange): string[] {
   const where = stages.map(
     ({ device, node, first_block, blocks }) =>
       `layers ${first_block}–${first_block + blocks - 1} on ${device} of ${node}`,
@@ -79,5 +79,6 @@ function lines({ pipeline, plan, stages }: PipelineChange): string[] {
   return [
     `${pipeline.unit.unit}: ${pipeline.stages.length} → ${stages.length} stages, ${where.join(', ')}`,
     `  ${plan.reason}`,
+    ...starts.map((start) => `  ${start}`),
   ];
 }

@@ -17,6 +17,8 @@ export interface PipelineChange {
   pipeline: HeldPipeline;
   plan: StagePlan;
   stages: RefactorStage[];
+  /** Of stages that start on a device which has nothing of them: why there. */
+  starts: string[];
 }
 
 /** What is known of the models of a deployment and of the nodes of its site, without asking the scheduler. */
@@ -52,6 +54,7 @@ export function planChange(
   pipeline: HeldPipeline,
   stages: number,
   question: PlacementQuestion,
+  now_ms: number,
 ): PipelineChange {
   const { unit, devices } = pipeline;
   const impossible = (because: string): HpcserveError =>
@@ -71,7 +74,8 @@ export function planChange(
   if (!of) throw impossible(`the site offers no nodes of kind ${pipeline.node_kind} any more`);
   const plan = stagesOnKind(of, stages, question.settings, measuredOf(of, pipeline));
   if (!plan.feasible) throw impossible(plan.because);
-  return { pipeline, plan, stages: refactorStages(pipeline, plan.cuts)! };
+  const stage_bytes = plan.shares.map(({ weight_bytes }) => weight_bytes);
+  return { pipeline, plan, ...refactorStages(pipeline, plan.cuts, { stage_bytes, now_ms })! };
 }
 
 /** What the stages took, if what was measured is of this very cut. */

@@ -15,7 +15,7 @@ import type { Operations } from '../runner/operations.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
 import { changePipeline, pipelineQuestion, planChange } from './change-pipeline.ts';
 import { type SeenPipeline, writeGranularityFile } from './granularity-file.ts';
-import { type HeldPipeline, heldPipelines } from './held-pipelines.ts';
+import { type HeldPipeline, heldPipelines, withHosted } from './held-pipelines.ts';
 import { livePipeline } from './live-pipeline.ts';
 
 /** What is known of the models' files and of measured stage times is read again after so long, ms. */
@@ -33,6 +33,8 @@ interface Watched {
   last?: SeenPipeline['last'];
   retry_at_ms: number;
   refusals: number;
+  /** When nodes last had a stage of it. */
+  hosted: Map<string, number>;
 }
 
 /**
@@ -85,15 +87,16 @@ export class GranularityKeeper {
   #lookAt(
     state: DeploymentState,
     model: ModelSpec,
-    pipeline: HeldPipeline,
+    held: HeldPipeline,
     replicas: number,
     question: PlacementQuestion,
   ): void {
     const { now_ms } = this.#operations;
     const now = now_ms();
-    const key = `${state.name} ${pipeline.unit.unit}`;
-    const watched = this.#watched.get(key) ?? { retry_at_ms: 0, refusals: 0 };
+    const key = `${state.name} ${held.unit.unit}`;
+    const watched: Watched = this.#watched.get(key) ?? { retry_at_ms: 0, refusals: 0, hosted: new Map() };
     this.#watched.set(key, watched);
+    const pipeline = withHosted(held, watched.hosted, now);
     const live = this.#liveOf(pipeline, model, question);
     const load = this.#loadOf(model, replicas, watched.changing !== undefined);
     if (load === undefined || live === undefined) return;
@@ -160,7 +163,7 @@ export class GranularityKeeper {
     try {
       const { pause_ms, duration_ms } = await changePipeline(
         this.#operations,
-        planChange(pipeline, to, question),
+        planChange(pipeline, to, question, at_ms),
       );
       watched.refusals = 0;
       // What is measured is of other stages from now on.

@@ -1,5 +1,5 @@
 /** Pipelines of the native engine that serve: where their stages are, and which devices they may use besides. */
-import { devicesForStages, type StageDevice } from '../../solver/placement/stage-layout.ts';
+import { devicesForStages, type StageDevice, type StageStarts } from '../../solver/placement/stage-layout.ts';
 import type { StageCut } from '../../solver/placement/stage-plan.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
@@ -52,6 +52,7 @@ function heldBy(
   const used = stages.map(
     ({ device, node, begin, end }): StageDevice<DevicePlace> => ({
       device: { device: device!, node },
+      node,
       held: { begin, end },
     }),
   );
@@ -64,7 +65,7 @@ function heldBy(
       ...used,
       ...placesOf(unit, agents)
         .filter((place) => !isUsed(place))
-        .map((device) => ({ device })),
+        .map((device) => ({ device, node: device.node })),
     ],
   };
 }
@@ -84,17 +85,37 @@ function placesOf(unit: UnitSpec, agents: readonly AgentState[]): DevicePlace[] 
     });
 }
 
-/** The stages of another cut on the devices of a pipeline; undefined where they are too few. */
+/** With when nodes last had a stage of it; those that have one now are remembered. */
+export function withHosted(
+  pipeline: HeldPipeline,
+  hosted: Map<string, number>,
+  now_ms: number,
+): HeldPipeline {
+  for (const { node, held } of pipeline.devices) if (held) hosted.set(node, now_ms);
+  const devices = pipeline.devices.map((device) => {
+    const hosted_ms = hosted.get(device.node);
+    return device.held || hosted_ms === undefined ? device : { ...device, hosted_ms };
+  });
+  return { ...pipeline, devices };
+}
+
+/**
+ * The stages of another cut on the devices of a pipeline, and for those that start anew why where they do; undefined
+ * where devices are too few.
+ */
 export function refactorStages(
   { devices }: Pick<HeldPipeline, 'devices'>,
   cuts: readonly StageCut[],
-): RefactorStage[] | undefined {
-  const layout = devicesForStages(cuts, devices);
-  return layout?.map(({ device, node }, stage) => {
+  starts: StageStarts,
+): { stages: RefactorStage[]; starts: string[] } | undefined {
+  const laid = devicesForStages(cuts, devices, starts);
+  if (!laid) return undefined;
+  const stages = laid.devices.map(({ device, node }, stage) => {
     const { begin, end } = cuts[stage]!;
     // Attention of layer l is operator 1 + 2l; the embedding goes with the first stage, the head with the last.
     const first_block = stage === 0 ? 0 : (begin - 1) / 2;
     const next_block = stage + 1 < cuts.length ? (end - 1) / 2 : (end - 2) / 2;
     return { device, node, first_block, blocks: next_block - first_block };
   });
+  return { stages, starts: laid.because.map(({ stage, because }) => `stage ${stage}: ${because}`) };
 }

@@ -153,7 +153,7 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   it('is told where its stages come to lie: by layers, the first where it was, others on devices that are free', async () => {
     const state = await deployed();
     const [pipeline] = heldPipelines(state, seen(state));
-    const { stages, plan } = planChange(pipeline!, 4, await pipelineQuestion(operations, state));
+    const { stages, plan } = planChange(pipeline!, 4, await pipelineQuestion(operations, state), 0);
     expect(stages).toHaveLength(4);
     expect(stages[0]).toMatchObject({ device: 'gpu 0', node: 'n0', first_block: 0 });
     expect(new Set(stages.map(({ device }) => device)).size).toBe(4);
@@ -227,7 +227,7 @@ describe('another number of stages that cannot be', () => {
     const [pipeline] = heldPipelines(state, seen(state));
     const question = await pipelineQuestion(operations, state);
     try {
-      planChange(pipeline!, stages, question);
+      planChange(pipeline!, stages, question, 0);
       return 'nothing';
     } catch (error) {
       const { code, because } = error as { code: string; because: string[] };
