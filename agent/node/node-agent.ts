@@ -29,7 +29,7 @@ import { adoptKeptLayouts, type StageLayout } from './stage-layout.ts';
 import { StateFile } from './state-file.ts';
 import { type SupervisorOptions, UnitSupervisor } from './unit-supervisor.ts';
 import { walltimeLeft_ms } from './walltime.ts';
-import { WorkerPeers } from './worker-peers.ts';
+import { type GivenToPeers, WorkerPeers } from './worker-peers.ts';
 
 /** Pause between attempts to reach a mesh folder that is away at the start. */
 const mesh_retry_ms = 1000;
@@ -211,18 +211,12 @@ export class NodeAgent {
     );
     asked.throwIfAborted();
     await this.#session.update({ lifecycle: 'SERVING' });
-    this.#peers = await WorkerPeers.open({
+    this.#peers = await this.#openPeers({
       registry,
       own: this.#session.identity,
-      launch,
-      node: this.#identity,
-      node_index: this.#node_index,
       units,
       layouts,
       runtime_folder,
-      provider: () => this.#provider?.delegation?.provider_id,
-      supervisors: () => this.#supervisors,
-      log: this.#log,
     });
     asked.throwIfAborted();
     const turns = turnsOf(assignment.groups, this.#log);
@@ -251,6 +245,18 @@ export class NodeAgent {
       log: this.#log,
     });
     this.#changed();
+  }
+
+  #openPeers(given: GivenToPeers): Promise<WorkerPeers> {
+    return WorkerPeers.open({
+      ...given,
+      launch: this.#launch,
+      node: this.#identity,
+      node_index: this.#node_index,
+      provider: () => this.#provider?.delegation?.provider_id,
+      supervisors: () => this.#supervisors,
+      log: this.#log,
+    });
   }
 
   /** Finds the devices of the node, and gives them to the units that are for it. */

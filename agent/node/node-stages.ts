@@ -57,7 +57,7 @@ export class NodeStages {
       .find(({ unit }) => unit === name);
   }
 
-  /** The devices load what they lack, and reach for their neighbours. The first stage is told by who drives the change. */
+  /** The devices load what they lack, and reach for their neighbours. Who drives the change tells the first stage. */
   async prepare(unit: string, layout: StageLayout, devices: readonly LayoutDevice[]): Promise<void> {
     const nodes = layout.stages.map(({ node_index }) => node_index);
     await this.#options.tunnels.open(unit, layout.ring, nodes);

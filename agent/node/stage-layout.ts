@@ -55,8 +55,8 @@ export function keptStageLayout(launch: LaunchFolder, unit: UnitSpec): StageLayo
 }
 
 /**
- * Has the units of a node begin with the stages that they had when an agent of it was here before. What cannot be read is
- * as none.
+ * Has the units of a node begin with the stages that they had when an agent of it was here before. What cannot be read
+ * is as none.
  *
  * @returns the layouts by units
  */

@@ -35,6 +35,12 @@ interface WorkerPeersOptions {
   log: AgentLog;
 }
 
+/** What of it an agent has once it has joined the mesh. */
+export type GivenToPeers = Pick<
+  WorkerPeersOptions,
+  'registry' | 'own' | 'units' | 'layouts' | 'runtime_folder'
+>;
+
 /** What brings the device workers of this node together with those of others: tensors, keys and values, stages. */
 export class WorkerPeers {
   /** Where workers ask for tensors; undefined where the site does not want it, or no worker runs. */
