@@ -9,6 +9,7 @@ import type { KvBlockNews } from './kv-blocks.ts';
 import type { MovesReport } from './moves-report.ts';
 import type { PrefixCacheCounts } from './prefix-cache.ts';
 import type { DeviceDescription, SessionModel, SessionRole } from './session-record.ts';
+import type { StreamedWeights } from './streamed-weights.ts';
 
 export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
 
@@ -89,8 +90,8 @@ export interface SessionState {
   limits?: EngineLimits | undefined;
   /** Of a device worker, by model that serves: bytes of the weights by layout; see `EngineStats`. */
   layouts?: Readonly<Record<string, Readonly<Record<string, number>>>> | undefined;
-  /** Of a device worker, by model whose weights are streamed: bytes of the device's arena that they go through. */
-  arenas?: Readonly<Record<string, number>> | undefined;
+  /** Of a device worker, by model whose weights lie in host memory. */
+  streamed?: Readonly<Record<string, StreamedWeights>> | undefined;
   /** Of a device worker, by model that it coordinates the pipeline of: what batches take at each stage. */
   stage_times?: Readonly<Record<string, readonly StageTime[]>> | undefined;
   /**
@@ -144,6 +145,8 @@ export interface ModelLoad {
   weights?: ModelWeights;
   /** Of a pipeline's coordinator that has computed batches: what they take at each stage. */
   stages?: readonly StageTime[];
+  /** Of a native model whose weights lie in host memory. */
+  streamed?: StreamedWeights;
   /** Absent where the engine does not say. */
   prefix_cache?: PrefixCacheCounts;
 }

@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { movesReportSchema } from './moves-report.ts';
 import { poolReportSchema } from './pool-report.ts';
+import { streamedWeightsSchema } from './streamed-weights.ts';
 
 const count = z.int().min(0);
 const bytes = z.number().min(0);
@@ -23,6 +24,8 @@ const instanceSchema = z.object({
   /** Of its most urgent request: how long its next token can still wait; negative: late. Absent without requests. */
   headroom_ms: duration_ms.optional(),
   weight_bytes: bytes,
+  /** Its weights lie in host memory; absent: on the device. */
+  streamed: streamedWeightsSchema.optional(),
   /** KV: reserved for it, in use by sequences, and what it should have (LLM-Mesh Eq. 2). */
   kv_bytes: bytes,
   kv_used_bytes: bytes,

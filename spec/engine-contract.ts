@@ -3,6 +3,7 @@
  * OpenAI or of text: tokens in, tokens out, one iteration at a time, synchronously.
  */
 import type { HyperParameters } from './hyper-parameters.ts';
+import type { StreamedWeights } from './streamed-weights.ts';
 
 /** Weight and KV storage types the native engine computes with, by their GGUF names. */
 export const nativeTensorTypes = ['F32', 'F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_K', 'Q6_K'] as const;
@@ -197,11 +198,8 @@ export interface EngineStats {
   kv_tokens_total: number;
   kv_tokens_used: number;
   weight_bytes: number;
-  /**
-   * The weights lie in host memory, and are streamed through an arena of so many bytes of the device, which models
-   * share; absent: they lie on the device.
-   */
-  arena_bytes?: number | undefined;
+  /** The weights lie in host memory, and computing waited so long for them in all; absent: they lie on the device. */
+  streamed?: (StreamedWeights & { waited_ms: number }) | undefined;
   /** Bytes of the weights by ggml's name of their layout, which says whose kernels multiply (`PACKED_*`: ours). */
   layouts: Readonly<Record<string, number>>;
   /** Whether answers are bit-identical in any batch. */

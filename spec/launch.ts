@@ -63,6 +63,8 @@ export const unitSchema = z.strictObject({
       kv_bytes: z.int().min(0),
       /** Of these, what its weights are streamed through, together with other models there; absent: they are not. */
       arena_bytes: z.int().min(1).optional(),
+      /** Of these, for layers of it that stay while the others are streamed; absent: none do. */
+      resident_bytes: z.int().min(1).optional(),
       /** `device_bytes` as a share of the device's declared memory, 0 to 1. */
       share: z.number().min(0),
     })

@@ -51,6 +51,8 @@ export interface EngineSeen {
   programs_bytes?: number;
   /** Of a pipeline of the native engine: what a batch takes at each stage, operators [begin, end), on average. */
   stages?: { begin: number; end: number; compute_s: number }[];
+  /** Of a model whose weights are streamed: what its device reads of host memory. */
+  link_bytes_per_s?: number;
 }
 
 /** ⟨λ, μ_in, μ_out⟩ of LLMFabric §3.3, and who says so. */
@@ -191,6 +193,12 @@ export const defaultPlacementSettings: PlacementSettings = {
   penalties: penaltiesSchema.parse({}),
 };
 
+/**
+ * Of a device's memory, what the pool of its native models takes at most where no plan says how much they need. Lower:
+ * more for programs, vocabularies and libraries; higher: for models.
+ */
+export const pool_share = 0.85;
+
 /** What is planned for where nobody said or measured what will arrive. */
 export const assumedWorkload: PlannedWorkload = {
   rate_per_s: 1,
@@ -276,6 +284,8 @@ export interface PlannedModel {
   kv_bytes: number;
   /** Its weights are streamed through so many bytes of a device; absent: they lie there. */
   arena_bytes?: number;
+  /** Of these, layers that stay there, at least so much on each; absent: none do. */
+  resident_bytes?: number;
   workload: PlannedWorkload;
   /** Replicas that are alike, by where they run. */
   groups: PlannedGroup[];

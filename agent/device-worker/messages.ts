@@ -10,6 +10,7 @@ import type { EngineStats, KernelsOption, KvType, LoadProgress } from '../../spe
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { ModelState } from '../../spec/session-record.ts';
+import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../pipeline/pipeline-place.ts';
 import type { ParkingFolder } from './compute/messages.ts';
@@ -35,6 +36,8 @@ export interface NativeModel {
   latency_sensitivity?: number;
   /** Absent: they lie on the device. */
   weights?: 'streamed';
+  /** Of those that are streamed: what layers that stay may take of the device; absent: nothing. */
+  resident_bytes?: number | undefined;
   /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
   pipeline?: PipelinePlace;
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
@@ -51,6 +54,8 @@ export type ToWorker =
       pool_bytes: number;
       /** Of the pool, what weights are streamed through; absent: none are. */
       arena_bytes?: number;
+      /** Of the pool, for layers of such models that stay; absent: none do. */
+      resident_bytes?: number;
       /** Cores of the device, where they are its own; the worker's threads stay on them. */
       cores?: number[];
       library_dir?: string;
@@ -102,7 +107,7 @@ export type FromWorker =
       precision?: string;
       /** Of one that serves: see `EngineStats`. */
       layouts?: EngineStats['layouts'];
-      arena_bytes?: EngineStats['arena_bytes'];
+      streamed?: StreamedWeights | undefined;
       error?: ErrorJson;
     }
   | { type: 'load_report'; models: ModelLoad[] }

@@ -9,6 +9,7 @@ import { ContentHashCache } from '../memory/content-hashes.ts';
 import { learnContents } from '../memory/learn-contents.ts';
 import { SharedTensors } from '../memory/peers/shared-tensors.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
+import { toldWeights } from '../streaming/told-weights.ts';
 import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { KvAsk, KvTold } from './compute/kv-messages.ts';
@@ -175,7 +176,9 @@ export class Models {
     const kernels = config.kernels ?? 'auto';
     const { pipeline } = config;
     const part = pipeline ? `, ${pipeline.stages} stages from ${pipeline.begin} to ${pipeline.end}` : '';
-    const streamed = config.weights === 'streamed' ? ', weights streamed' : '';
+    const { resident_bytes = 0 } = config;
+    const but = resident_bytes > 0 ? ` but for ${resident_bytes} bytes` : '';
+    const streamed = config.weights === 'streamed' ? `, weights streamed${but}` : '';
     const how = `${kv_type}${invariant}${part}${streamed}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
     const file = { name, path: config.model_path };
     const profile = this.#profiles?.read(file, how);
@@ -199,7 +202,7 @@ export class Models {
       },
     };
     if (slo) message.slo = slo;
-    if (config.weights === 'streamed') message.streamed = true;
+    if (config.weights === 'streamed') message.streamed = { resident_bytes };
     if (config.pipeline) {
       const { begin, end } = config.pipeline;
       message.pipeline = config.pipeline;
@@ -446,7 +449,7 @@ export class Models {
           state: 'serving',
           precision: message.info.file_type,
           layouts: message.stats.layouts,
-          arena_bytes: message.stats.arena_bytes,
+          streamed: toldWeights(message.stats),
         });
         return;
       case 'load_failed':

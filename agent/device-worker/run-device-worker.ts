@@ -138,6 +138,7 @@ class DeviceWorker {
       threads,
       pool_bytes,
       arena_bytes: message.arena_bytes,
+      resident_bytes: message.resident_bytes,
       ggml_device: message.ggml_device,
       parking: message.parking,
       settings: { ...workerSharing, ...message.sharing },

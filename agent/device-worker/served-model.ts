@@ -5,6 +5,7 @@ import type { EngineStats, LoadProgress, ModelInfo } from '../../spec/engine-con
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { ModelState } from '../../spec/session-record.ts';
+import { toldWeights } from '../streaming/told-weights.ts';
 import { ChatTemplate } from '../text/chat-template.ts';
 import { reasoningMarks, templateReasons } from '../text/output/reasoning.ts';
 import { ControlTextGuard } from '../text/prompt-tokens.ts';
@@ -146,6 +147,8 @@ export class ServedModel {
     if (this.weights) load.weights = this.weights;
     const stages = this.stats?.stages?.filter(({ computed_us }) => computed_us > 0) ?? [];
     if (stages.length > 0) load.stages = stages;
+    const streamed = this.stats && toldWeights(this.stats);
+    if (streamed) load.streamed = streamed;
     return load;
   }
 }

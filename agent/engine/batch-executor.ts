@@ -1,4 +1,4 @@
-import type { StageTime, SwapPlace } from '../../spec/engine-contract.ts';
+import type { EngineStats, StageTime, SwapPlace } from '../../spec/engine-contract.ts';
 import type { Architecture } from './architecture.ts';
 import type { PlannedSequence } from './iteration-batch.ts';
 import type { KvStorage } from './kv-storage.ts';
@@ -37,7 +37,7 @@ export interface BatchExecutor {
   /** What all stages have KV for, where that is known to be less than was asked for. */
   readonly kv_tokens_max: number;
   /** See `EngineStats`. */
-  readonly arena_bytes?: number;
+  readonly streamed?: EngineStats['streamed'];
   /** Of a pipeline: what its stages take. */
   readonly stages?: readonly StageTime[];
 

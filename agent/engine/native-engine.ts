@@ -159,7 +159,7 @@ export class NativeEngine implements Engine, ChangingSequences {
       kv_tokens_total: this.#kvTokensMax,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#whole.weight_bytes,
-      arena_bytes: this.#executor.arena_bytes,
+      streamed: this.#executor.streamed,
       layouts: this.#whole.layouts,
       batch_invariant: this.#whole.batch_invariant,
       kv_bytes: this.#kvTokensMax * this.#whole.kv.token_bytes,

@@ -19,6 +19,7 @@ import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
+import { ModelReports } from './model-reports.ts';
 import { parkingFolder } from './parking-folder.ts';
 import { checkPool, poolSize_bytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
@@ -66,8 +67,6 @@ export class DeviceWorkerProcess implements ServingProcess {
   #kernels_left_out: readonly HpcserveError[] = [];
   /** What is less than it was to be, and takes nothing else away: the pool, the disk for KV. */
   readonly #lesser: HpcserveError[] = [];
-  layouts: Readonly<Record<string, Readonly<Record<string, number>>>> = {};
-  arenas: Readonly<Record<string, number>> = {};
   stage_times: StageTimes | undefined;
   engine_version: string | undefined;
   moves: MovesReport | undefined;
@@ -77,6 +76,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   readonly #socket: string;
   /** Those of `models`. */
   readonly #units: GroupUnit[];
+  readonly #reports = new ModelReports();
   #loads: ModelLoad[] = [];
   #fatal: HpcserveError | undefined;
   #stopping = false;
@@ -139,6 +139,14 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   get pid(): number | undefined {
     return this.#child.pid;
+  }
+
+  get layouts(): ModelReports['layouts'] {
+    return this.#reports.layouts;
+  }
+
+  get streamed(): ModelReports['streamed'] {
+    return this.#reports.streamed;
   }
 
   loads(): ModelLoad[] {
@@ -265,10 +273,10 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.#update(name, change);
   }
 
-  #modelChanged({ name, state, precision, layouts, arena_bytes, error }: Received<'model'>): void {
+  #modelChanged(message: Received<'model'>): void {
+    const { name, state, precision, error } = message;
     if (state === 'serving') this.#has_served = true;
-    if (arena_bytes !== undefined) this.arenas = { ...this.arenas, [name]: arena_bytes };
-    if (layouts !== undefined) this.layouts = { ...this.layouts, [name]: layouts };
+    this.#reports.take(message);
     const change: Partial<SessionModel> = { state };
     if (precision !== undefined) change.precision = precision;
     if (error !== undefined) change.error = oneLine(error.what);
@@ -282,10 +290,13 @@ export class DeviceWorkerProcess implements ServingProcess {
     const changed = full(loads) !== full(this.#loads);
     this.#loads = loads;
     if (changed) this.#context.onFullness();
+    let news = this.#reports.measured(loads);
     const times = stageTimes(loads);
-    if (!areNews(this.stage_times, times)) return;
-    this.stage_times = times;
-    this.#context.onChange();
+    if (areNews(this.stage_times, times)) {
+      this.stage_times = times;
+      news = true;
+    }
+    if (news) this.#context.onChange();
   }
 
   #load(unit: GroupUnit): void {
@@ -401,6 +412,8 @@ function configurationOf(
   };
   const arena_bytes = Math.max(0, ...group.units.map(({ memory }) => memory?.arena_bytes ?? 0));
   if (arena_bytes > 0) message.arena_bytes = arena_bytes;
+  const resident_bytes = group.units.reduce((sum, { memory }) => sum + (memory?.resident_bytes ?? 0), 0);
+  if (resident_bytes > 0) message.resident_bytes = resident_bytes;
   const manifest_file = manifestOf(context);
   if (manifest_file !== undefined) message.manifest_file = manifest_file;
   if (library_dir !== undefined) message.library_dir = library_dir;
@@ -449,7 +462,10 @@ function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
   };
   if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;
   if (Object.keys(model.slo).length > 0) native.slo = model.slo;
-  if (model.weights === 'streamed') native.weights = 'streamed';
+  if (model.weights === 'streamed') {
+    native.weights = 'streamed';
+    native.resident_bytes = unit.memory?.resident_bytes;
+  }
   const pipeline = stagePlace(unit, describeDevices(context), dirname(context.runtime_folder));
   if (pipeline) native.pipeline = pipeline;
   return native;

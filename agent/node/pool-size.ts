@@ -2,14 +2,8 @@
 import { totalmem } from 'node:os';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
-import { defaultPlacementSettings } from '../../spec/plan.ts';
+import { defaultPlacementSettings, pool_share } from '../../spec/plan.ts';
 import type { ProcessContext } from './serving-process.ts';
-
-/**
- * Of a device's memory, what its pool takes where no plan says how much its models need. Lower: more for programs,
- * vocabularies and libraries; higher: for models.
- */
-const pool_share = 0.85;
 
 type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planned_memory_bytes' | 'sharing'>;
 

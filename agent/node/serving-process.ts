@@ -3,6 +3,7 @@ import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
+import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
 import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
 import type { BlockFeed } from '../kv-events/block-feed.ts';
@@ -55,8 +56,8 @@ export interface ServingProcess {
   readonly limits?: EngineLimits | undefined;
   /** Of native models that serve, by name: bytes of their weights by layout. */
   readonly layouts?: Readonly<Record<string, Readonly<Record<string, number>>>>;
-  /** Of native models whose weights are streamed, by name: bytes of the arena that they share. */
-  readonly arenas?: Readonly<Record<string, number>>;
+  /** Of native models whose weights lie in host memory, by name. */
+  readonly streamed?: Readonly<Record<string, StreamedWeights>>;
   /** Of native models whose pipelines it coordinates, by name. */
   readonly stage_times?: StageTimes | undefined;
   /** Memory of its processes as it began to serve; absent until that is known. */

@@ -215,7 +215,7 @@ export class UnitSupervisor {
       log_file: this.#options.log_file,
       limits: this.#process?.limits,
       layouts: this.#process?.layouts,
-      arenas: this.#process?.arenas,
+      streamed: this.#process?.streamed,
       stage_times: this.#process?.stage_times,
       host_bytes: this.#process?.host_bytes,
       asleep: this.#process?.asleep,

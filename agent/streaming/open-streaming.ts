@@ -1,5 +1,5 @@
 import { residentTensors } from '../../solver/streaming/resident-share.ts';
-import { planRing, type RingPart } from '../../solver/streaming/ring-plan.ts';
+import { planRing } from '../../solver/streaming/ring-plan.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { checkOptions, kernelPolicy } from '../engine/engine-options.ts';
@@ -14,10 +14,10 @@ import { stageOptions } from '../engine/stage-options.ts';
 import { planWeights } from '../engine/weight-plan.ts';
 import { HostEmbedding } from './host-embedding.ts';
 import { layerKv } from './layer-kv.ts';
-import { PartStream } from './part-stream.ts';
+import { PartStream, type StreamPart } from './part-stream.ts';
 import { PartWeights } from './part-weights.ts';
 import type { StreamingArena } from './streaming-arena.ts';
-import { type StreamedPart, StreamingExecutor } from './streaming-executor.ts';
+import { StreamingExecutor } from './streaming-executor.ts';
 
 export interface StreamingEngineOptions {
   /** Of the arena's bytes for parts that stay, what this model may have. Default: 0. */
@@ -61,7 +61,7 @@ export function openStreamingEngine(
             weights.free(),
       ),
     );
-    const stay = placeParts(arena, file, layers, more.resident_bytes ?? 0, taken);
+    const { parts, lacking_bytes } = placeParts(arena, file, layers, more.resident_bytes ?? 0, taken);
     const kv = new KvMemory(
       arena.backend,
       file.model,
@@ -72,17 +72,12 @@ export function openStreamingEngine(
     freed.push(() => kv.free());
     // Stages have their weights from here on.
     freed.splice(0, layers.length);
-    const parts = layers.map((own, index): StreamedPart => {
+    const stages = layers.map((own) => {
       const stage = openStage(options, arena, file, own, kv);
       freed.push(() => stage.free());
-      return { stage, resident: stay.resident.has(index) };
+      return stage;
     });
-    const streamed = layers.filter((_, index) => !stay.resident.has(index));
-    const stream = new PartStream(
-      arena,
-      streamed.map(({ weights }) => weights),
-      stay.ring,
-    );
+    const stream = new PartStream(arena, parts);
     const rows_max = options.prefill_chunk_tokens + options.max_sequences;
     const embedding = new HostEmbedding(arena.backend.ggml, file, rows_max);
     freed.push(() => embedding.free());
@@ -97,9 +92,10 @@ export function openStreamingEngine(
       embedding,
       kv,
       disk: more.disk,
-      parts,
+      stages,
       rows_max,
       on_part,
+      lacking_bytes,
       on_free,
     });
     return { engine: new NativeEngine(options, arena.backend, { file, executor }), executor };
@@ -121,26 +117,28 @@ function cutIntoLayers(options: EngineOptions, arena: StreamingArena, file: Mode
   });
 }
 
-/** Which parts stay, brought at once, and where the others lie in the ring. */
+/** Which parts stay, each in a place of its own, and where the others lie in the ring. */
 function placeParts(
   arena: StreamingArena,
   { gguf }: ModelFile,
   layers: readonly LayerPart[],
   resident_bytes: number,
   taken: number[],
-): { resident: ReadonlySet<number>; ring: RingPart[] } {
+): { parts: StreamPart[]; lacking_bytes: number } {
   const tensors = layers.map(({ weights }, order) => ({ bytes: weights.bytes, uses_per_s: 1, order }));
   const resident = new Set<number>();
+  let lacking_bytes = 0;
   for (const index of residentTensors(tensors, resident_bytes)) {
     const { weights } = layers[index]!;
     const offset = arena.takeResident(weights.bytes);
-    // Other models have what is missing: this part is streamed.
-    if (offset === undefined) continue;
+    if (offset === undefined) {
+      // Other models have what is missing: this part is streamed.
+      lacking_bytes += weights.bytes;
+      continue;
+    }
     taken.push(offset);
     resident.add(index);
     weights.placeAt(offset);
-    const load = arena.loader.begin(weights.version, weights.loads, 'nobody');
-    while (!load.advance(true));
   }
   const streamed = layers.filter((_, index) => !resident.has(index)).map(({ weights }) => weights);
   const sizes = streamed.map(({ bytes }) => bytes);
@@ -152,7 +150,11 @@ function placeParts(
       try: 'deploy again, so that the arena is planned for this file: two of its layers at least, so that one comes while the other computes',
     });
   for (const [index, { offset }] of ring.entries()) streamed[index]!.placeAt(arena.ring.offset + offset);
-  return { resident, ring };
+  const places = ring.values();
+  const parts = layers.map(({ weights }, index): StreamPart => {
+    return resident.has(index) ? { weights } : { weights, ring: places.next().value! };
+  });
+  return { parts, lacking_bytes };
 }
 
 function openStage(

@@ -9,6 +9,8 @@ import { StreamingArena } from './streaming-arena.ts';
 export interface StreamingShare {
   /** Of the pool; what the largest layers of all such models need. */
   arena_bytes: number;
+  /** The same beside it, for layers that stay, of all such models together. */
+  resident_bytes: number;
   /** That bring weights. */
   copy_threads: number;
   /** That compute meanwhile. */
@@ -60,10 +62,11 @@ export class StreamedModels {
   }
 
   /**
+   * @param resident_bytes for layers of it that stay
    * @returns the engine, ready at once: its weights come with its first step
    * @throws HpcserveError as `openStreamingEngine`; E_POOL_FULL: there is no room for the arena
    */
-  open(name: string, options: EngineOptions): OpenedEngine {
+  open(name: string, options: EngineOptions, resident_bytes: number): OpenedEngine {
     const share = this.#share;
     if (!share)
       throw new HpcserveError('E_ENGINE_OPTIONS', {
@@ -73,6 +76,7 @@ export class StreamedModels {
     const arena = this.#takeArena(share);
     try {
       const { engine } = openStreamingEngine({ ...options, threads: share.compute_threads }, arena, {
+        resident_bytes,
         kv: this.#pool().kv(name),
         disk: this.#pool().disk,
         on_part: () => this.#around.beat(),
@@ -90,16 +94,28 @@ export class StreamedModels {
     await this.#loader?.close();
   }
 
-  #takeArena({ arena_bytes, copy_threads }: StreamingShare): StreamingArena {
-    const pool = this.#pool();
+  #takeArena(share: StreamingShare): StreamingArena {
     if (!this.#arena) {
-      this.#loader ??= new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
-      const options = { ring_bytes: arena_bytes, resident_bytes: 0, copy_threads };
-      this.#arena = new StreamingArena(pool, this.#loader, options);
+      this.#arena = this.#openArena(share);
       this.#around.held(this.#arena.bytes);
     }
     this.#engines++;
     return this.#arena;
+  }
+
+  /** Where the pool has no room for all that is to stay, less of it does. */
+  #openArena({ arena_bytes: ring_bytes, resident_bytes, copy_threads }: StreamingShare): StreamingArena {
+    const pool = this.#pool();
+    this.#loader ??= new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
+    for (const share of resident_bytes > 0 ? [1, 0.5] : []) {
+      const options = { ring_bytes, resident_bytes: Math.floor(share * resident_bytes), copy_threads };
+      try {
+        return new StreamingArena(pool, this.#loader, options);
+      } catch (error) {
+        if (!(error instanceof HpcserveError && error.code === 'E_POOL_FULL')) throw error;
+      }
+    }
+    return new StreamingArena(pool, this.#loader, { ring_bytes, resident_bytes: 0, copy_threads });
   }
 
   #leave(): void {

@@ -1,4 +1,5 @@
-import type { SwapPlace } from '../../spec/engine-contract.ts';
+import type { EngineStats, SwapPlace } from '../../spec/engine-contract.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { BatchExecutor, BatchOutputs, StageSummary } from '../engine/batch-executor.ts';
 import { batchTokens, type PlannedSequence } from '../engine/iteration-batch.ts';
 import type { KvMemory } from '../engine/kv-memory.ts';
@@ -11,13 +12,6 @@ import type { HostEmbedding } from './host-embedding.ts';
 import type { PartStream, StreamStatistics } from './part-stream.ts';
 import type { StreamingArena } from './streaming-arena.ts';
 
-/** A part of the model: some layers, the last one with the head. */
-export interface StreamedPart {
-  stage: Stage;
-  /** Its weights stay; else they are brought for each batch. */
-  resident: boolean;
-}
-
 interface ExecutorParts {
   arena: StreamingArena;
   stream: PartStream;
@@ -26,11 +20,14 @@ interface ExecutorParts {
   kv: KvMemory;
   /** Where KV of sequences may wait that give way; absent: in host memory alone. */
   disk: ParkingDisk | undefined;
-  parts: readonly StreamedPart[];
+  /** Of the parts of the stream: a layer each, the last one with the head. */
+  stages: readonly Stage[];
   /** Rows of a batch at most. */
   rows_max: number;
   /** A part was computed. */
   on_part: () => void;
+  /** Of layers that were to stay, so many bytes found no room. */
+  lacking_bytes: number;
   /** Gives back what parts have of the arena. */
   on_free: () => void;
 }
@@ -54,15 +51,15 @@ export class StreamingExecutor implements BatchExecutor {
   constructor(own: ExecutorParts) {
     this.#own = own;
     this.#swapped = new SwappedSequences(own.kv, own.disk);
-    this.#hidden = new Float32Array(own.rows_max * own.parts[0]!.stage.model.n_embd);
+    this.#hidden = new Float32Array(own.rows_max * own.stages[0]!.model.n_embd);
   }
 
   get stage(): Stage {
-    return this.#own.parts.at(-1)!.stage;
+    return this.#own.stages.at(-1)!;
   }
 
   get whole(): StageSummary {
-    const stages = this.#own.parts.map(({ stage }) => stage);
+    const { stages } = this.#own;
     const layouts: Record<string, number> = {};
     for (const stage of stages)
       for (const [layout, bytes] of Object.entries(stage.layouts))
@@ -82,15 +79,29 @@ export class StreamingExecutor implements BatchExecutor {
     return this.stage.model;
   }
 
-  get arena_bytes(): number {
-    return this.#own.arena.bytes;
+  get streamed(): NonNullable<EngineStats['streamed']> {
+    const { arena, stream, lacking_bytes } = this.#own;
+    const { link, slow, waited_ms } = stream.statistics;
+    const told: NonNullable<EngineStats['streamed']> = {
+      arena_bytes: arena.ring.bytes,
+      ...stream.sizes,
+      waited_ms,
+    };
+    // The first transfer says what there was to begin with.
+    if (link && link.samples > 0) told.link_bytes_per_s = link.bytes_per_s;
+    const because = slow === undefined ? [] : [slow];
+    if (lacking_bytes > 0)
+      because.push(
+        `of the layers that were to stay, ${Math.ceil(lacking_bytes / 2 ** 20)} MiB come with every step: the memory pool has no room for them`,
+      );
+    if (because.length > 0) told.because = because;
+    return told;
   }
 
   get storage(): KvStorage {
     return this.#own.kv.storage;
   }
 
-  /** What does not stay. */
   get stream(): PartStream {
     return this.#own.stream;
   }
@@ -105,16 +116,15 @@ export class StreamingExecutor implements BatchExecutor {
 
   /** @throws HpcserveError as `BatchExecutor`, and E_POOL_LOAD, E_MODEL_WEIGHTS: weights did not come */
   submit(batch: readonly PlannedSequence[]): void {
-    const { arena, stream, embedding, parts, on_part } = this.#own;
+    const { stream, embedding, stages, on_part } = this.#own;
     const segments = batch.map(({ segment }) => segment);
-    arena.turnTo(stream);
     stream.beginRound();
     let hidden = this.#kept(embedding.lookUp(batchTokens(batch)));
     let result: StageResult | undefined;
-    for (const { stage, resident } of parts) {
-      if (!resident) stream.awaitNext();
+    for (const [part, stage] of stages.entries()) {
+      stream.awaitPart(part);
       result = stage.run({ segments, hidden });
-      if (!resident) stream.release();
+      stream.release(part);
       on_part();
       if (!stage.givesLogits) hidden = this.#kept(result.hidden.subarray(0, hidden.length));
     }
@@ -149,7 +159,7 @@ export class StreamingExecutor implements BatchExecutor {
   free(): void {
     this.#swapped.clear();
     this.#own.arena.leave(this.#own.stream);
-    for (const { stage } of this.#own.parts) stage.free();
+    for (const stage of this.#own.stages) stage.free();
     this.#own.embedding.free();
     this.#own.kv.free();
     this.#own.on_free();

@@ -8,7 +8,8 @@ import type { StreamingArena } from '../../agent/streaming/streaming-arena.ts';
 export function copyRound_ms(stream: PartStream, arena: StreamingArena): number {
   arena.rest();
   const began_ms = performance.now();
-  for (const { version, loads } of stream.parts) {
+  for (const { weights } of stream.parts) {
+    const { version, loads } = weights;
     const load = arena.loader.begin(version, loads, 'idle');
     while (!load.advance(true));
   }

@@ -3,6 +3,7 @@ import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { DeviceReport, InstanceReport, MemoryReport } from '../../spec/device-report.ts';
 import { describeIsa } from './isa.ts';
 import { formatBytes } from './quantities.ts';
+import { streamedWords } from './streamed-weights.ts';
 import { printable, type StyleName, style } from './style.ts';
 import { type Column, formatTable, plainLength } from './table.ts';
 import { wrap } from './wrap.ts';
@@ -37,6 +38,11 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
     }),
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
+    ...report.instances.flatMap(({ model, streamed }) => {
+      if (streamed === undefined) return [];
+      const words = `streamed: ${printable(model)}: ${streamedWords(streamed).map(printable).join('; ')}`;
+      return wrap(words, options.width, 2);
+    }),
     ...report.loading.flatMap(({ model, bytes_loaded, bytes_total, bytes_per_s, legs }) => {
       const far = `${formatBytes(bytes_loaded)} of ${formatBytes(bytes_total)} at ${formatBytes(bytes_per_s)}/s`;
       const parts = legs.map((part) => `${printable(part.leg)} ${formatBytes(part.bytes_per_s)}/s`);

@@ -1,5 +1,6 @@
 /** Native models whose weights lie in host memory, as `status` says it. */
 import type { DeploymentReport, UnitReport } from '../../control/status.ts';
+import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import { alikeLines } from './alike.ts';
 import { formatBytes } from './quantities.ts';
 
@@ -8,7 +9,28 @@ export function streamedLines(report: DeploymentReport, width: number): string[]
   return alikeLines(report, width, 'weights in host memory:', describeArena);
 }
 
-function describeArena({ arena_bytes }: UnitReport): string | undefined {
-  if (arena_bytes === undefined) return undefined;
-  return `streamed through ${formatBytes(arena_bytes)} of the device, which all such models there share`;
+function describeArena({ streamed }: UnitReport): string | undefined {
+  if (streamed === undefined) return undefined;
+  const through = `streamed through ${formatBytes(streamed.arena_bytes)} of the device, which all such models there share`;
+  return [through, ...streamedWords(streamed)].join('; ');
+}
+
+/** What stays, what a step brings, and at what rate. */
+export function streamedWords({
+  resident_bytes,
+  step_bytes,
+  link_bytes_per_s,
+  because = [],
+}: StreamedWeights): string[] {
+  const rate = link_bytes_per_s === undefined ? '' : ` at ${formatBytes(roughly(link_bytes_per_s))}/s`;
+  return [
+    ...(resident_bytes > 0 ? [`layers of ${formatBytes(resident_bytes)} stay there`] : []),
+    step_bytes > 0 ? `a step brings ${formatBytes(step_bytes)}${rate}` : 'no step brings any',
+    ...because,
+  ];
+}
+
+/** Links differ a little from one moment to the next: what is alike is to read alike. */
+function roughly(value: number): number {
+  return Number(value.toPrecision(2));
 }

@@ -8,6 +8,7 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
+import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
@@ -50,8 +51,8 @@ export interface UnitStatus {
   limits?: EngineLimits;
   /** Bytes of a native model's weights by their layout, which says whose kernels multiply. */
   layouts?: Readonly<Record<string, number>>;
-  /** Its weights are streamed, through so many bytes of its device that all such models there share. */
-  arena_bytes?: number;
+  /** Of a native model whose weights lie in host memory. */
+  streamed?: StreamedWeights;
   /** A wrapped engine that waits in host memory while another has their device. */
   asleep?: true | undefined;
   /** Of its device worker: answers that moved with their KV, and came so. */
@@ -301,7 +302,7 @@ function unitStatus(
     load_bytes_per_s: model?.load_bytes_per_s,
     limits: session?.limits,
     layouts: session?.layouts?.[unit.model.name],
-    arena_bytes: session?.arenas?.[unit.model.name],
+    streamed: session?.streamed?.[unit.model.name],
     asleep: session?.asleep === true ? (true as const) : undefined,
     moves: session?.moves,
     prefix_cache: session?.prefix_caches?.[unit.model.name],

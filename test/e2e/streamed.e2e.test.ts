@@ -3,6 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import { type Home, temporaryHome } from '../cli/support.ts';
 
 const layers = 24;
@@ -89,11 +90,11 @@ it('is shown as such', async () => {
   );
   const { deployments } = JSON.parse((await home.run(['status', 'both', '--json'])).stdout);
   const units = deployments[0].launches.flatMap((launch: { units: object[] }) => launch.units);
-  const arenas = units.map(({ model, arena_bytes }: { model: string; arena_bytes?: number }) => [
-    model,
-    arena_bytes !== undefined,
+  const streamed = units.map((unit: { model: string; streamed?: StreamedWeights }) => [
+    unit.model,
+    unit.streamed !== undefined,
   ]);
-  expect(Object.fromEntries(arenas)).toEqual({ lies: false, streams: true, too: true });
+  expect(Object.fromEntries(streamed)).toEqual({ lies: false, streams: true, too: true });
 });
 
 it('is refused by name where another engine is to compute it', async () => {

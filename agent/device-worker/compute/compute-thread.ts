@@ -17,6 +17,8 @@ export interface ComputeThreadOptions {
   pool_bytes: number;
   /** Of the pool, what weights are streamed through; absent: none are. */
   arena_bytes?: number | undefined;
+  /** The same, for layers of such models that stay. */
+  resident_bytes?: number | undefined;
   /** Where hashes of tensors are kept. */
   hash_dir?: string;
   /** See `TensorLoaderOptions`. */
@@ -86,7 +88,7 @@ export class ComputeThread {
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {
     const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket, ggml_device } = options;
-    const { arena_bytes, parking } = options;
+    const { arena_bytes, resident_bytes = 0, parking } = options;
     const pool: ComputeThreadData['pool'] = { threads, pool_bytes };
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
@@ -94,7 +96,11 @@ export class ComputeThread {
     if (ggml_device !== undefined) data.ggml_device = ggml_device;
     if (parking) data.parking = parking;
     if (arena_bytes !== undefined)
-      data.streaming = { arena_bytes, ...streamingThreads(threads, ggml_device === undefined) };
+      data.streaming = {
+        arena_bytes,
+        resident_bytes,
+        ...streamingThreads(threads, ggml_device === undefined),
+      };
     return new Worker(compiledFile('agent/device-worker/compute/main.js'), {
       workerData: data,
       transferList: [port],

@@ -5,6 +5,7 @@ import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { headroom, sloOf } from '../../../solver/sharing/slo.ts';
 import type { InstanceReport } from '../../../spec/device-report.ts';
+import { toldWeights } from '../../streaming/told-weights.ts';
 import type { ScheduledInstance } from './scheduled-instance.ts';
 
 /** Length of the request by which estimates are shown. */
@@ -51,6 +52,8 @@ export function instanceReport(
       decode_512_ms: profile.decode_ms(1, typical_tokens),
     },
   };
+  const streamed = toldWeights(instance.engine.stats());
+  if (streamed) report.streamed = streamed;
   if (slo) {
     report.slo = { ...slo };
     report.profile.keeps_level = keepsSlo(instance, settings);

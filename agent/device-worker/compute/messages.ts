@@ -112,7 +112,10 @@ export type ToCompute =
       /** It is one stage of a pipeline; absent: all of the model. */
       pipeline?: PipelinePlace;
       /** Its weights stay in host memory. */
-      streamed?: true;
+      streamed?: {
+        /** Of them, what layers that stay may take of the device. */
+        resident_bytes: number;
+      };
       /** Address of the llama_vocab that the main thread keeps open. */
       vocabulary: bigint;
       utf8: Utf8Tokens;

@@ -79,7 +79,7 @@ export class ModelLifecycle {
           : schedule.memory.letGo(arena_holder),
     });
     this.loads = new ModelLoads(pool, this.models, {
-      stream: (name, options) => this.#streamed.open(name, options),
+      stream: (name, options, resident_bytes) => this.#streamed.open(name, options, resident_bytes),
       ring: around.ring,
       send: (message) => around.send(message),
       beat: () => around.beat(),

@@ -26,8 +26,8 @@ export interface LoadSurroundings {
   loaded(load: WeightLoad): void;
   /** An engine is there. What it throws fails the load, and closes the engine. */
   opened(model: WorkerModel, engine: Engine): void;
-  /** Its weights stay in host memory. @throws HpcserveError as `StreamedModels.open` */
-  stream(name: string, options: EngineOptions): Opening;
+  /** Its weights stay in host memory, but for so many bytes. @throws HpcserveError as `StreamedModels.open` */
+  stream(name: string, options: EngineOptions, resident_bytes: number): Opening;
   /** An engine over a pipeline is there; `opened` follows. */
   pipelineOpened(name: string, opened: CoordinatorEngine): void;
   /** It is over, without an engine. */
@@ -113,8 +113,8 @@ export class ModelLoads {
   }
 
   #open({ name, message }: WorkerModel, beside: LoadBeside): Opening {
-    const { latency_sensitivity, pipeline } = message;
-    if (message.streamed) return this.#around.stream(name, message.options);
+    const { latency_sensitivity, pipeline, streamed } = message;
+    if (streamed) return this.#around.stream(name, message.options, streamed.resident_bytes);
     const options = { ...message.options, on_progress: this.#progressOf(name) };
     const use: ModelUse = { model: name, on_loaded: (load) => this.#around.loaded(load) };
     if (latency_sensitivity !== undefined) use.latency_sensitivity = latency_sensitivity;

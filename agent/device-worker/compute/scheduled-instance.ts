@@ -73,7 +73,7 @@ export function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats
     model: name,
     tokens_max,
     // The arena is no model's own.
-    weight_bytes: stats.arena_bytes === undefined ? stats.weight_bytes : 0,
+    weight_bytes: stats.streamed ? 0 : stats.weight_bytes,
     kv_bytes: 0,
     kv_bytes_max: stats.kv_bytes,
     kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),

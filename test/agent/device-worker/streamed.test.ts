@@ -107,13 +107,54 @@ describe('models several times their arena', () => {
     const told = await worker.message(
       (one) => one.type === 'model' && one.name === 'streamed-0' && one.state === 'serving',
     );
-    expect(told).toMatchObject({ arena_bytes });
+    expect(told).toMatchObject({ streamed: { arena_bytes, resident_bytes: 0 } });
     for (const name of ['streamed-0', 'streamed-1']) {
       worker.send({ type: 'unload', name });
       await worker.message((one) => one.type === 'model' && one.name === name && one.state === 'unloaded');
     }
     expect((await poolOf(worker)).arena_bytes).toBeUndefined();
     expect((await complete(worker, 'resident-0', 1)).tokens.length).toBe(24);
+  });
+});
+
+describe('models of which some layers stay', () => {
+  const worker = new WorkerHarness();
+  const resident_bytes = 4 * mib;
+  beforeAll(async () => {
+    const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'BF16', seed, layers)));
+    await worker.configure({ profile_ms: 50 }, { arena_bytes, resident_bytes: 2 * resident_bytes });
+    for (const [index, path] of paths.entries()) {
+      await worker.load({ name: `streamed-${index}`, model_path: path, ...streamed, resident_bytes });
+      await worker.load({ name: `resident-${index}`, model_path: path, ...resident });
+    }
+  }, 120_000);
+  afterAll(() => worker.close());
+
+  it('answer with the very tokens of the resident ones, in turn', async () => {
+    for (const seed of [1, 2])
+      for (const index of [0, 1])
+        expect(await complete(worker, `streamed-${index}`, seed)).toEqual(
+          await complete(worker, `resident-${index}`, seed),
+        );
+  });
+
+  it('say what stays, what a step brings, and what the link gives', async () => {
+    const load = await worker.report(
+      'streamed-0',
+      ({ streamed: told }) => told?.link_bytes_per_s !== undefined,
+    );
+    const { resident_bytes: stays, step_bytes, because } = load.streamed!;
+    expect(stays).toBeGreaterThan(resident_bytes / 2);
+    expect(stays).toBeLessThanOrEqual(resident_bytes);
+    expect(step_bytes).toBeGreaterThan(stays);
+    expect(because?.join() ?? '').not.toMatch(/were to stay/);
+    // Beside the ring, for both of them.
+    expect((await poolOf(worker)).arena_bytes).toBe(arena_bytes + 2 * resident_bytes);
+    const { text } = await worker.request('GET', agentPaths.device);
+    const { instances } = JSON.parse(text) as DeviceReport;
+    const reports = instances.map(({ model, streamed: told }) => [model, told?.resident_bytes]);
+    expect(Object.fromEntries(reports)).toMatchObject({ 'streamed-0': stays });
+    expect(instances.find(({ model }) => model === 'resident-0')!.streamed).toBeUndefined();
   });
 });
 
@@ -129,6 +170,22 @@ describe('bad input', () => {
       await expect(refused).rejects.toThrow(/its largest layer has \d+ bytes/);
       expect((await poolOf(worker)).arena_bytes).toBeUndefined();
       expect((await complete(worker, 'resident', 1)).tokens.length).toBe(24);
+    } finally {
+      await worker.close();
+    }
+  }, 60_000);
+
+  it('a pool without room for what was to stay streams it, says so, and gives the same tokens', async () => {
+    const worker = new WorkerHarness();
+    try {
+      const path = await deepModel('tiny-llama', 'BF16', 1, layers);
+      const more = { arena_bytes, resident_bytes: 64 * mib, pool_bytes: 34 * mib };
+      await worker.configure({ profile_ms: 50 }, more);
+      await worker.load({ name: 'streamed', model_path: path, ...streamed, resident_bytes: 16 * mib });
+      await worker.load({ name: 'resident', model_path: path, ...resident });
+      expect(await complete(worker, 'streamed', 1)).toEqual(await complete(worker, 'resident', 1));
+      const { streamed: told } = await worker.report('streamed', ({ streamed: any }) => any !== undefined);
+      expect(told!.because?.join()).toMatch(/were to stay, \d+ MiB come with every step/);
     } finally {
       await worker.close();
     }

@@ -9,7 +9,11 @@ import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { TensorLoader } from '../../../agent/memory/load/tensor-loader.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
-import { type ArenaOptions, StreamingArena } from '../../../agent/streaming/streaming-arena.ts';
+import {
+  type ArenaOptions,
+  type RingUser,
+  StreamingArena,
+} from '../../../agent/streaming/streaming-arena.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import { engineOptions, type Generated, generate, prompt } from '../engine/support.ts';
 import { testBackend } from '../engine/test-backend.ts';
@@ -107,9 +111,46 @@ test('a share of the layers stays, and is not brought again', async () => {
   const share = half.executor.statistics.streamed_bytes / all.executor.statistics.streamed_bytes;
   expect(share).toBeGreaterThan(0.3);
   expect(share).toBeLessThan(0.7);
+  const { resident_bytes, step_bytes } = half.executor.streamed;
+  expect(resident_bytes / (resident_bytes + step_bytes)).toBeCloseTo(0.5, 1);
   const whole = streamed(path, arena, {}, 60 * mib);
   expectSame(ask(whole.engine), expected);
-  expect(whole.executor.statistics.streamed_bytes).toBe(0);
+  // Each layer came once.
+  expect(whole.executor.statistics.streamed_bytes).toBe(whole.executor.streamed.resident_bytes);
+  expect(whole.executor.streamed.step_bytes).toBe(0);
+});
+
+test('layers that stay do so whoever has the ring, and a model that has all of them does not take it', async () => {
+  const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'Q8_0', seed)));
+  const expected = paths.map((path) => ask(resident(path)));
+  const arena = newArena({ resident_bytes: 64 * mib });
+  const layer_bytes = streamed(paths[0]!, arena).executor.streamed.step_bytes / 6;
+  const some = streamed(paths[0]!, arena, {}, 2.5 * layer_bytes);
+  const all = streamed(paths[1]!, arena, {}, 30 * mib);
+  for (const [index, { engine }] of [all, some].entries()) expectSame(ask(engine), expected[1 - index]!);
+  const turnTo = arena.turnTo.bind(arena);
+  const turned = new Set<RingUser>();
+  arena.turnTo = (stream) => {
+    turned.add(stream);
+    turnTo(stream);
+  };
+  for (const [index, { engine }] of [all, some].entries()) expectSame(ask(engine), expected[1 - index]!);
+  expect([...turned]).toEqual([some.executor.stream]);
+  expect(all.executor.statistics.streamed_bytes).toBe(all.executor.streamed.resident_bytes);
+  const brought = some.executor.statistics.streamed_bytes;
+  // Every round brought the others.
+  const { resident_bytes, step_bytes } = some.executor.streamed;
+  expect((brought - resident_bytes) % step_bytes).toBe(0);
+  expect(resident_bytes).toBeGreaterThan(1.5 * layer_bytes);
+});
+
+test('what finds no room to stay comes with every step, and that is told', async () => {
+  const path = await deepModel('tiny-llama', 'Q8_0');
+  const arena = newArena({ resident_bytes: 1 * mib });
+  const { engine, executor } = streamed(path, arena, {}, 60 * mib);
+  expectSame(ask(engine), ask(resident(path)));
+  expect(executor.streamed.resident_bytes).toBeLessThanOrEqual(mib);
+  expect(executor.streamed.because?.join()).toMatch(/layers that were to stay, \d+ MiB come with every step/);
 });
 
 test('models take turns at the ring between any two steps', async () => {
@@ -175,6 +216,25 @@ describe('bad input', () => {
     // What had come before it changed is right, and may be used up first.
     const codes = Array.from({ length: 4 }, () => codeOf(() => engine.step()));
     expect(codes).toContain('E_POOL_LOAD');
+  });
+
+  test('a file that changes ends a model of which all layers stay, too', async () => {
+    const path = join(folder, 'stays.gguf');
+    copyFileSync(await deepModel('tiny-llama', 'Q8_0'), path);
+    const arena = newArena({ resident_bytes: 64 * mib });
+    const { engine, executor } = streamed(path, arena, {}, 60 * mib);
+    ask(engine);
+    // All of it stays: nothing of the file is read any more but rows of the embedding, which are checked.
+    utimesSync(path, 1, 1);
+    engine.add({
+      id: 9,
+      prompt_tokens: prompt(20, 1000, 6),
+      sampler: { sample: () => ({ token: 1 }) },
+      max_new_tokens: 2,
+      stop_tokens: new Set(),
+    });
+    expect(codeOf(() => engine.step())).toBe('E_POOL_LOAD');
+    expect(executor.streamed.step_bytes).toBe(0);
   });
 
   test('a ring that no layer fits into is refused with its size', async () => {

@@ -153,6 +153,35 @@ describe('a device as text', () => {
     expect(describeIsa([])).toBe('');
   });
 
+  it('says of weights in host memory what stays, what a step brings, and why that is slow', () => {
+    const [lying, , ...rest] = report().instances;
+    expect(rest).toEqual([]);
+    const streamed = {
+      arena_bytes: 64 * MiB,
+      resident_bytes: 100 * MiB,
+      step_bytes: 500 * MiB,
+      link_bytes_per_s: 1234 * MiB,
+    };
+    const linesOf = (told: object): string[] =>
+      deviceLines(
+        device({
+          report: report({
+            instances: [lying!, { ...lying!, model: 'tail', streamed: { ...streamed, ...told } }],
+          }),
+        }),
+        options,
+      ).filter((line) => line.startsWith('  streamed:'));
+    expect(linesOf({})).toEqual([
+      '  streamed: tail: layers of 100 MiB stay there; a step brings 500 MiB at 1.21 GiB/s',
+    ]);
+    expect(
+      linesOf({ resident_bytes: 0, link_bytes_per_s: undefined, because: ['a neighbour reads'] }),
+    ).toEqual(['  streamed: tail: a step brings 500 MiB; a neighbour reads']);
+    expect(linesOf({ step_bytes: 0 })).toEqual([
+      '  streamed: tail: layers of 100 MiB stay there; no step brings any',
+    ]);
+  });
+
   it('says how far a load is, and how fast', () => {
     const loading = [
       {
