@@ -172,9 +172,10 @@ function modelSentences(model: PlannedModel, slo: ModelSpec['slo'] = {}): string
   ];
 }
 
-function weightWords({ weight_bytes, arena_bytes }: PlannedModel): string {
+function weightWords({ weight_bytes, arena_bytes, resident_bytes }: PlannedModel): string {
   if (arena_bytes === undefined) return `${formatBytes(weight_bytes)} of weights`;
-  return `${formatBytes(arena_bytes)} through which ${formatBytes(weight_bytes)} of weights are streamed`;
+  const but = resident_bytes === undefined ? '' : `, but for ${formatBytes(resident_bytes)} that stay`;
+  return `${formatBytes(arena_bytes)} through which ${formatBytes(weight_bytes)} of weights are streamed${but}`;
 }
 
 function rate(per_s: number): string {

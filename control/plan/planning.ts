@@ -5,6 +5,7 @@ import { offeredDevice } from '../../solver/catalog/offered-device.ts';
 import type { AllocationLimits } from '../../solver/placement/allocation.ts';
 import { checkPlacement } from '../../solver/placement/check.ts';
 import { place } from '../../solver/placement/placement.ts';
+import { withoutResident } from '../../solver/placement/resident-layers.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import {
@@ -110,9 +111,10 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
     inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
-      const units = launch.units.map((unit) => ({ ...unit, model: { ...unit.model, ...plannedWith } }));
+      const kept = withoutResident(launch);
+      const units = kept.units.map((unit) => ({ ...unit, model: { ...unit.model, ...plannedWith } }));
       const files = units.map((unit) => stamps[unit.model_path]);
-      return digestOf({ launch: { ...launch, units }, slurm: spec.slurm, files });
+      return digestOf({ launch: { ...kept, units }, slurm: spec.slurm, files });
     },
     warnings: [...unknownDevices(input.offers), ...slurmWithoutEffect(spec, site)],
   };

@@ -7,6 +7,8 @@ import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
 
+/** So do rates of links. */
+const link_digits = 2;
 /** What processes take differs a little from start to start: plans do not change with that. */
 const programs_step_bytes = 2 ** 28;
 
@@ -14,7 +16,10 @@ const programs_step_bytes = 2 ** 28;
 export function seenEngines(state: DeploymentState, store: DeploymentStore): Map<string, EngineSeen[]> {
   const seen = new Map<string, EngineSeen[]>();
   for (const { launch_id, planned } of wantedLaunches(state)) {
-    const saying = planned.units.filter(({ engine, stages }) => engine !== 'native' || stages !== undefined);
+    const saying = planned.units.filter(
+      ({ engine, stages, memory }) =>
+        engine !== 'native' || stages !== undefined || memory?.arena_bytes !== undefined,
+    );
     if (saying.length === 0) continue;
     const told = toldIn(store.launchFolder(state.name, launch_id));
     for (const unit of saying) {
@@ -28,6 +33,11 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
           end,
           compute_s: computed_us / 1e6,
         }));
+        seen.set(model.name, [...(seen.get(model.name) ?? []), each]);
+      }
+      const rate = said?.streamed?.[model.name]?.link_bytes_per_s;
+      if (rate !== undefined) {
+        each.link_bytes_per_s = Number(rate.toPrecision(link_digits));
         seen.set(model.name, [...(seen.get(model.name) ?? []), each]);
       }
       if (said?.limits === undefined) continue;
@@ -52,7 +62,7 @@ function toldIn(folder: string): Map<string, SessionState> {
   for (const { sessions } of states)
     for (const session of sessions)
       for (const unit of session.units ?? [session.unit])
-        if (unit !== undefined && (session.limits ?? session.stage_times) !== undefined)
+        if (unit !== undefined && (session.limits ?? session.stage_times ?? session.streamed) !== undefined)
           told.set(unit, session);
   return told;
 }

@@ -125,8 +125,8 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     const arena_bytes = model.spec.weights === 'streamed' ? (unit.memory?.arena_bytes ?? 0) : 0;
     if (model.spec.weights === 'streamed' && (arena_bytes === 0 || unit.engine !== 'native'))
       faults.push(`${unit.unit} has no arena for its weights`);
-    const resident_bytes = arena_bytes > 0 ? 0 : unit.weight_bytes;
-    const bytes = (resident_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
+    const lying_bytes = arena_bytes > 0 ? (unit.memory?.resident_bytes ?? 0) : unit.weight_bytes;
+    const bytes = (lying_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);

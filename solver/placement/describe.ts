@@ -12,10 +12,10 @@ import { engineFeatures } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 import { type Allocation, devicesTaken } from './allocation.ts';
 import { type LatencyEstimator, uncalibrated } from './latency-estimator.ts';
-import { workloadOf } from './model-facts.ts';
+import { streamedStep, workloadOf } from './model-facts.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
-import type { UnitMemory } from './unit-memory.ts';
+import { formatGib, type UnitMemory } from './unit-memory.ts';
 
 /** Runners-up that are listed: more are noise. */
 const runners_up_max = 6;
@@ -34,6 +34,8 @@ export interface Describing {
   costOf: OptionCost;
   /** Devices of each node kind that nobody took. */
   devices_left: ReadonlyMap<PlacementOption['offer'], number>;
+  /** Of streamed weights: what every replica of an option has staying on its device. */
+  resident_bytes: (option: PlacementOption) => number;
 }
 
 /** @param placed with at least one option */
@@ -43,7 +45,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
   const replicas = entries.reduce((sum, [, allocated]) => sum + allocated.replicas, 0);
   const running = entries.filter(([, allocated]) => allocated.replicas > 0);
   const groups = running.map(([option, allocated]) =>
-    groupOf(option, allocated.replicas, allocated.share, about.estimator),
+    groupOf(withResident(option, about), allocated.replicas, allocated.share, about.estimator),
   );
   const where = running.map(([option, allocated]) => {
     const { node_kind, devices } = option.offer;
@@ -55,6 +57,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     engine: first.engine,
     reasons: [
       ...new Set(entries.flatMap(([option]) => option.reasons)),
+      ...new Set(running.flatMap(([option]) => residentWords(option, about))),
       ...new Set(entries.flatMap(([option]) => [batchWords(option), ...speedWords(option)])),
       ...(where.length > 0 ? [`replicas: ${where.join(', ')}`] : []),
     ],
@@ -68,7 +71,29 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     runners_up: replicas === 0 ? [] : runnersUp({ model, options, placed }, about),
   };
   if (first.memory.arena_bytes !== undefined) planned.arena_bytes = first.memory.arena_bytes;
+  const resident_bytes = Math.min(...running.map(([option]) => about.resident_bytes(option)));
+  if (running.length > 0 && resident_bytes > 0) planned.resident_bytes = resident_bytes;
   return planned;
+}
+
+/** The option as it is once all replicas have their places. */
+function withResident(option: PlacementOption, about: Describing): PlacementOption {
+  const resident_bytes = about.resident_bytes(option);
+  return resident_bytes === 0 ? option : { ...option, memory: { ...option.memory, resident_bytes } };
+}
+
+function residentWords(option: PlacementOption, about: Describing): string[] {
+  const resident_bytes = about.resident_bytes(option);
+  if (resident_bytes === 0) return [];
+  const { model, device, seen, offer } = option;
+  const { bytes, seconds } = streamedStep(model, device, seen, resident_bytes);
+  const rest =
+    bytes > 0
+      ? `a step brings ${formatGib(bytes)}, which takes ${Math.ceil(1000 * seconds)} ms at least`
+      : 'no step brings any more';
+  return [
+    `layers of ${formatGib(resident_bytes)} stay on ${offer.devices.model}, in memory that nothing else of the plan takes: ${rest}`,
+  ];
 }
 
 /** What one replica takes, where that is more than a device. */

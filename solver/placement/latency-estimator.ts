@@ -8,8 +8,7 @@ import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { LatencyModel } from '../simulator/latency.ts';
-import { hostLink } from '../streaming/host-link.ts';
-import { streamingOf, workloadOf } from './model-facts.ts';
+import { streamedStep, workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
 /** Engines by whose constants they are predicted; those without their own are taken for the most similar. */
@@ -166,7 +165,8 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
     kv_bits: kvBits(option.engine, model, option.precision),
     max_batched_tokens: option.batch.batched_tokens,
   };
-  if (option.memory.arena_bytes !== undefined)
-    config.streamed_s = streamingOf(model).step_bytes / hostLink(option.device).bytes_per_s;
+  const { arena_bytes, resident_bytes } = option.memory;
+  if (arena_bytes !== undefined)
+    config.streamed_s = streamedStep(model, option.device, option.seen, resident_bytes).seconds;
   return config;
 }

@@ -1,9 +1,16 @@
 /** What placement counts with of a model: its load, and its shape as far as its files tell. */
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { assumedWorkload, type PlacementModel, type PlannedWorkload } from '../../spec/plan.ts';
+import {
+  assumedWorkload,
+  type EngineSeen,
+  type PlacementModel,
+  type PlannedWorkload,
+} from '../../spec/plan.ts';
+import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
 import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
-import { arenaFor_bytes, streamed_bytes } from '../streaming/arena-size.ts';
+import { arenaFor_bytes, sparedStep_bytes, streamed_bytes } from '../streaming/arena-size.ts';
+import { hostLink } from '../streaming/host-link.ts';
 
 export function workloadOf(model: PlacementModel): PlannedWorkload {
   return model.workload ?? assumedWorkload;
@@ -17,6 +24,35 @@ export function streamingOf({ summary, weight_bytes }: PlacementModel): {
   // Of a model of which nothing is known, all of it.
   if (summary === undefined) return { step_bytes: weight_bytes, arena_bytes: weight_bytes };
   return { step_bytes: streamed_bytes(summary), arena_bytes: arenaFor_bytes(summary) };
+}
+
+/** What a step of a replica brings over the link, and how fast that is. */
+export interface StreamedStep {
+  bytes: number;
+  link: string;
+  link_bytes_per_s: number;
+  /** As its device said it, and not as its kind is assumed to be. */
+  measured: boolean;
+  seconds: number;
+}
+
+/** @param resident_bytes of an arena, for layers that stay */
+export function streamedStep(
+  model: PlacementModel,
+  device: DeviceSpec,
+  seen: EngineSeen | undefined,
+  resident_bytes = 0,
+): StreamedStep {
+  const assumed = hostLink(device);
+  const link_bytes_per_s = seen?.link_bytes_per_s ?? assumed.bytes_per_s;
+  const bytes = Math.max(0, streamingOf(model).step_bytes - sparedStep_bytes(resident_bytes));
+  return {
+    bytes,
+    link: assumed.name,
+    link_bytes_per_s,
+    measured: seen?.link_bytes_per_s !== undefined,
+    seconds: bytes / link_bytes_per_s,
+  };
 }
 
 /** From config.json where it is there: it tells shared experts, latent attention and windows. */

@@ -14,12 +14,11 @@ import { type EngineDefaults, engineDefaults } from '../catalog/engine-defaults.
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
-import { hostLink } from '../streaming/host-link.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { stagesOnKind } from './kind-stages.ts';
-import { streamingOf } from './model-facts.ts';
+import { streamedStep, streamingOf } from './model-facts.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
 import type { StageCut, StagePlan } from './stage-plan.ts';
 import {
@@ -196,7 +195,8 @@ function optionWith(
     );
   }
   if (cut !== undefined) reasons.push(cut.reason);
-  reasons.push(...streamingReasons(way, memory));
+  const seen = seenOf(way, pipeline);
+  reasons.push(...streamingReasons(way, memory, seen));
   if (pipeline < stages_max)
     reasons.push(
       `it begins with ${pipeline} ${pipeline === 1 ? 'stage' : 'stages'}, and its job has ${deviceCount} devices: the keeper gives it up to ${stages_max} stages as requests come`,
@@ -220,7 +220,6 @@ function optionWith(
   };
   if (cut !== undefined) option.stages = cut.cuts;
   if (limit !== undefined) option.time_limit_s = limit;
-  const seen = seenOf(way, pipeline);
   if (seen !== undefined) option.seen = seen;
   return option;
 }
@@ -359,13 +358,16 @@ function memoryOf(
 }
 
 /** What streaming takes and costs, for people; nothing where weights lie on the device. */
-function streamingReasons({ device, model }: Way, { arena_bytes }: UnitMemory): string[] {
+function streamingReasons(
+  { device, model }: Way,
+  { arena_bytes }: UnitMemory,
+  seen: EngineSeen | undefined,
+): string[] {
   if (arena_bytes === undefined) return [];
-  const link = hostLink(device);
-  const { step_bytes } = streamingOf(model);
-  const least_ms = (1000 * step_bytes) / link.bytes_per_s;
+  const step = streamedStep(model, device, seen);
+  const rate = `${Number((step.link_bytes_per_s / 1e9).toPrecision(2))} GB/s`;
   return [
-    `weights: streamed: ${formatGib(step_bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step, which takes ${Math.ceil(least_ms)} ms at least (${link.name}, ${(link.bytes_per_s / 1e9).toFixed(0)} GB/s assumed)`,
+    `weights: streamed: ${formatGib(step.bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step, which takes ${Math.ceil(1000 * step.seconds)} ms at least (${step.link}, ${rate} ${step.measured ? 'measured' : 'assumed'})`,
   ];
 }
 

@@ -1,11 +1,19 @@
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
-import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import {
+  type NodeKindOffer,
+  type NodeSpace,
+  type PlacementQuestion,
+  type PlacementSettings,
+  type PlannedLaunch,
+  pool_share,
+} from '../../spec/plan.ts';
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { PlacementOption } from './options.ts';
-import { formatGib } from './unit-memory.ts';
+import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
+import { formatGib, memoryShare } from './unit-memory.ts';
 
 interface OpenDevice {
   /** Without the arena. */
@@ -39,6 +47,12 @@ interface OpenNode {
   host_bytes: number;
   /** Bytes of the files that weights are streamed from, by path: they are to stay in the page cache. */
   streamed_files: Map<string, number>;
+  streamed: StreamedUnit[];
+}
+
+interface StreamedUnit extends StreamedReplica {
+  unit: string;
+  device: number;
 }
 
 /**
@@ -95,6 +109,7 @@ export class Packing {
       threads_by_device: new Map(),
       host_bytes: 0,
       streamed_files: new Map(),
+      streamed: [],
     };
     take(option, unitOf(option, replica, replicas, 0), node, time);
     this.#nodes.push(node);
@@ -233,7 +248,11 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
     device.models.push(option.model.spec.name);
     device.by = sharedBy(option);
   }
-  if (option.memory.arena_bytes !== undefined) node.streamed_files.set(unit.model_path, option.weight_bytes);
+  if (option.memory.arena_bytes !== undefined) {
+    node.streamed_files.set(unit.model_path, option.weight_bytes);
+    const replicas = Number(unit.model.replicas);
+    node.streamed.push({ unit: unit.unit, device: first, model: option.model, replicas });
+  }
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);
 }
@@ -289,8 +308,9 @@ interface JobMemory {
 
 function jobMemory(node: OpenNode, { settings }: PlacementQuestion): JobMemory {
   const { offer } = node;
-  const own_bytes = node.host_bytes + settings.host_overhead_bytes;
-  const files_bytes = [...node.streamed_files.values()].reduce((sum, bytes) => sum + bytes, 0);
+  const resident_bytes = onRealGpu(offer) ? 0 : sum(residentByUnit(node, settings).values());
+  const own_bytes = node.host_bytes + resident_bytes + settings.host_overhead_bytes;
+  const files_bytes = sum(node.streamed_files.values());
   const free_bytes = (taken_bytes: number): number => Math.max(0, offer.memory_bytes - taken_bytes);
   const uncached_bytes = Math.max(0, files_bytes - free_bytes(own_bytes));
   if (!onRealGpu(offer)) {
@@ -304,6 +324,42 @@ function jobMemory(node: OpenNode, { settings }: PlacementQuestion): JobMemory {
   return { memory_bytes, page_cache_bytes: Math.min(free_bytes(memory_bytes), more_bytes), uncached_bytes };
 }
 
+/**
+ * What layers stay in, by unit, of models whose weights are streamed: what devices have left, which the job has whoever
+ * uses it. Memory of CPUs is asked for byte by byte, and the page cache has all of a file there for every worker of the
+ * node. A device that CPUs stand in for has its memory from the node, as far as that goes.
+ */
+function residentByUnit(node: OpenNode, settings: PlacementSettings): ReadonlyMap<string, number> {
+  const { offer } = node;
+  const resident = new Map<string, number>();
+  if (offer.devices.kind === 'cpu') return resident;
+  let host_left = onRealGpu(offer)
+    ? Number.POSITIVE_INFINITY
+    : offer.memory_bytes - node.host_bytes - settings.host_overhead_bytes - sum(node.streamed_files.values());
+  for (const [index, { bytes, arena_bytes }] of node.devices.entries()) {
+    const own = node.streamed.filter(({ device }) => device === index);
+    const left_bytes = Math.floor(pool_share * offer.devices.memory_bytes) - bytes - arena_bytes;
+    const taken = residentLayers_bytes(own, Math.max(0, Math.min(left_bytes, host_left)));
+    for (const [at, { unit }] of own.entries()) resident.set(unit, taken[at]!);
+    host_left -= sum(taken);
+  }
+  return resident;
+}
+
+/** The unit with what stays of it, which is known once the node has all that it gets. */
+function withResident(unit: UnitSpec, resident_bytes: number, device_memory_bytes: number): UnitSpec {
+  if (resident_bytes === 0 || unit.memory === undefined) return unit;
+  const device_bytes = unit.memory.device_bytes + resident_bytes;
+  const share = memoryShare(device_bytes, device_memory_bytes);
+  return { ...unit, memory: { ...unit.memory, device_bytes, resident_bytes, share } };
+}
+
+function sum(values: Iterable<number>): number {
+  let total = 0;
+  for (const value of values) total += value;
+  return total;
+}
+
 function devicesInUse({ devices }: OpenNode): number {
   return devices.filter(({ models }) => models.length > 0).length;
 }
@@ -313,6 +369,10 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const usedDevices = devicesInUse(node);
   const threads = [...node.threads_by_device.values()].reduce((sum, count) => sum + count, 0);
   const { memory_bytes, page_cache_bytes } = jobMemory(node, question);
+  const resident = residentByUnit(node, question.settings);
+  const units = node.units.map((unit) =>
+    withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes),
+  );
   const launch: PlannedLaunch = {
     node_kind: offer.node_kind,
     tier: offer.tier,
@@ -329,7 +389,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: memory_bytes + page_cache_bytes,
     time_limit_s: node.time_limit_s,
-    units: closeGaps(node.units, node.devices),
+    units: closeGaps(units, node.devices),
   };
   if (page_cache_bytes > 0) launch.page_cache_bytes = page_cache_bytes;
   return launch;

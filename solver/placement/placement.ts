@@ -366,7 +366,8 @@ function placementOf(
         (each.options[0] ? new Map([[each.options[0], { replicas: 0, share: 0 }]]) : undefined);
       if (own === undefined) return [];
       const placedModel: PlacedModel = { model: each.model, options: each.options, placed: own };
-      const planned = plannedModel(placedModel, { ...inputs, devices_left });
+      const resident_bytes = (option: PlacementOption): number => residentOf(option, launches);
+      const planned = plannedModel(placedModel, { ...inputs, devices_left, resident_bytes });
       return [{ planned, warnings: placementWarnings(planned, own, each.model) }];
     })
     .sort((a, b) => order.get(a.planned.model)! - order.get(b.planned.model)!);
@@ -391,6 +392,17 @@ function placementOf(
       ? gpus.reduce((sum, { count, time_limit_s }) => sum + (count * (time_limit_s ?? 0)) / 3600, 0)
       : undefined,
   };
+}
+
+/** What of a model's layers stays on each device of a kind that it is on. */
+function residentOf({ model, offer }: PlacementOption, launches: Placement['launches']): number {
+  const on = launches.filter(
+    ({ node_kind, tier, devices_per_node }) =>
+      node_kind === offer.node_kind && tier === offer.tier && devices_per_node.model === offer.devices.model,
+  );
+  const units = on.flatMap((launch) => launch.units).filter((unit) => unit.model.name === model.spec.name);
+  if (units.length === 0) return 0;
+  return Math.min(...units.map(({ memory }) => memory?.resident_bytes ?? 0));
 }
 
 function devicesLeft(question: PlacementQuestion, placed: Packed['placed']): Map<NodeKindOffer, number> {

@@ -21,6 +21,8 @@ export interface UnitMemory {
   kv_bytes: number;
   /** Its weights are streamed through so many bytes, which models of a device share; absent: they lie there. */
   arena_bytes?: number;
+  /** Of its layers, what stays beside the arena: known once all replicas have their places. Absent: nothing. */
+  resident_bytes?: number;
   /** Weights (or the arena), KV and what the engine computes in, on each device of the replica. */
   bytes_per_device: number;
   /** Of the device's declared memory, 0 to 1, rounded down to thousandths. */
@@ -142,10 +144,15 @@ export function sizeUnit(
     kv_tokens_wanted: wanted,
     kv_bytes,
     bytes_per_device,
-    share: Math.floor((1000 * bytes_per_device) / device.memory_bytes) / 1000,
+    share: memoryShare(bytes_per_device, device.memory_bytes),
   };
   if (split.arena_bytes !== undefined) memory.arena_bytes = split.arena_bytes;
   return memory;
+}
+
+/** Of a device's declared memory, rounded down to thousandths. */
+export function memoryShare(bytes: number, device_memory_bytes: number): number {
+  return Math.floor((1000 * bytes) / device_memory_bytes) / 1000;
 }
 
 /** Tokens of the one sequence that a replica must hold at least. */

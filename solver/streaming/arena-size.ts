@@ -25,6 +25,17 @@ export function streamedParts_bytes({ n_layer, weight_bytes, weight_bytes_of }: 
   return parts;
 }
 
+/** The same parts as an arena holds them. */
+export function arenaParts_bytes(model: WeightsOfModel): number[] {
+  const aligned = (bytes: number): number => Math.ceil(bytes / alignment_bytes) * alignment_bytes;
+  return streamedParts_bytes(model).map((bytes) => aligned(layout_share * bytes));
+}
+
+/** Of a step, what need not come where layers that take so much of an arena stay there. */
+export function sparedStep_bytes(resident_bytes: number): number {
+  return resident_bytes / layout_share;
+}
+
 /** What every step brings. */
 export function streamed_bytes(model: WeightsOfModel): number {
   return streamedParts_bytes(model).reduce((sum, bytes) => sum + bytes, 0);

@@ -97,6 +97,14 @@ it('is shown as such', async () => {
   expect(Object.fromEntries(streamed)).toEqual({ lies: false, streams: true, too: true });
 });
 
+it('is planned again with the rate that its link was measured at', async () => {
+  const { code, stdout, stderr } = await home.run(['plan', 'model.yaml']);
+  expect(code, stderr).toBe(0);
+  expect(stdout.replaceAll(/\s+/g, ' ')).toMatch(
+    /weights: streamed: .* ms at least \(copies in its memory, [\d.]+ GB\/s measured\)/,
+  );
+});
+
 it('is refused by name where another engine is to compute it', async () => {
   const model = { name: 'm', source: './deep.gguf', engine: 'llama.cpp', weights: 'streamed' };
   writeFileSync(join(home.folder, 'other.yaml'), JSON.stringify({ name: 'other', models: [model] }));

@@ -83,6 +83,33 @@ it('has what batches take at the stages of a pipeline, as its coordinator said',
   }
 });
 
+it('has what a device reads of host memory, of models whose weights are streamed, roughly', () => {
+  const { store, dispose } = temporaryStore();
+  try {
+    const planned = plannedLaunch('m-0');
+    const memory = { device_bytes: 100, kv_bytes: 10, arena_bytes: 20, share: 0.1 };
+    const units = [{ ...planned.units[0]!, engine: 'native' as const, memory }];
+    const state = deploymentState([launchRecord(1, { phase: 'submitted', planned: { ...planned, units } })]);
+    const folder = store.launchFolder(state.name, state.launches[0]!.launch_id);
+    mkdirSync(folder, { recursive: true });
+    const streamed = { arena_bytes: 20, resident_bytes: 0, step_bytes: 100, link_bytes_per_s: 1_234_567_890 };
+    const session = { engine: 'native', unit: 'w', units: ['m-0'], models: [], streamed: { m: streamed } };
+    const agent = {
+      node: 'n',
+      node_index: 0,
+      phase: 'serving',
+      started_at_ms: 0,
+      updated_at_ms: 1,
+      devices: [],
+    };
+    writeFileSync(join(folder, 'n.state.json'), JSON.stringify({ format: 1, ...agent, sessions: [session] }));
+    const where = { node_kind: 'cpu', engine: 'native', tensor: 1, pipeline: 1 } as const;
+    expect(seenEngines(state, store).get('m')).toEqual([{ ...where, link_bytes_per_s: 1.2e9 }]);
+  } finally {
+    dispose();
+  }
+});
+
 it('has what the processes of a replica on CPUs took beside its weights and KV', () => {
   const { store, dispose } = temporaryStore();
   try {

@@ -3,10 +3,12 @@ import { describe, expect, it } from 'vitest';
 import { findDevice } from '../../../solver/catalog/devices.ts';
 import { checkPlacement } from '../../../solver/placement/check.ts';
 import { place } from '../../../solver/placement/placement.ts';
+import { withoutResident } from '../../../solver/placement/resident-layers.ts';
 import { arenaFor_bytes, streamedParts_bytes } from '../../../solver/streaming/arena-size.ts';
 import { hostLink } from '../../../solver/streaming/host-link.ts';
 import { planRing } from '../../../solver/streaming/ring-plan.ts';
 import { modelSchema } from '../../../spec/model-yaml.ts';
+import { pool_share } from '../../../spec/plan.ts';
 import { ask, cpus, gguf, gpus } from './support.ts';
 
 const gib = 2 ** 30;
@@ -28,8 +30,9 @@ describe('a model that is larger than its device', () => {
     expect(models[0]!.arena_bytes).toBe(arena_bytes);
     // Two layers of eighty and some room, KV, and the margin.
     expect(arena_bytes).toBeLessThan(2 * gib);
-    expect(unit!.memory!.device_bytes).toBeGreaterThan(arena_bytes + unit!.memory!.kv_bytes);
-    expect(unit!.memory!.device_bytes).toBeLessThan(arena_bytes + unit!.memory!.kv_bytes + gib);
+    const { device_bytes, kv_bytes, resident_bytes } = unit!.memory!;
+    expect(device_bytes - resident_bytes!).toBeGreaterThan(arena_bytes + kv_bytes);
+    expect(device_bytes - resident_bytes!).toBeLessThan(arena_bytes + kv_bytes + gib);
     expect(unit!.weight_bytes).toBe(gguf('m', '70b').weight_bytes);
   });
 
@@ -50,17 +53,18 @@ describe('a model that is larger than its device', () => {
     const model = gguf('m', '70b', asked);
     const { models } = place(ask([model], [small]));
     const { predicted } = models[0]!.groups[0]!;
-    const link_ms = (1000 * model.weight_bytes) / hostLink(findDevice('T4')).bytes_per_s;
+    const brought_bytes = model.weight_bytes - models[0]!.resident_bytes! / 1.05;
+    const link_ms = (1000 * brought_bytes) / hostLink(findDevice('T4')).bytes_per_s;
     expect(predicted!.tpot_ms).toBeGreaterThan(link_ms);
     expect(predicted!.tpot_ms).toBeLessThan(2 * link_ms);
     expect(models[0]!.reasons.join('\n')).toMatch(
       /weights: streamed: 37\.0 GiB stay in host memory and go through \d/,
     );
-    const large = gpus('A100-80GB', 80, 1, { ...native, count: 1 });
+    const large = gpus('A100-80GB', 48, 1, { ...native, count: 1 });
     const tpot = (more: object) =>
       place(ask([gguf('m', '70b', { context_tokens: 2048, ...more })], [large])).models[0]!.groups[0]!
         .predicted!.tpot_ms;
-    expect(tpot({ weights: 'streamed' })).toBeGreaterThan(5 * tpot({}));
+    expect(tpot({ weights: 'streamed' })).toBeGreaterThan(2 * tpot({}));
   });
 
   it('has its file in the job’s memory, as far as the node goes, and says where that is not all of it', () => {
@@ -80,6 +84,130 @@ describe('a model that is larger than its device', () => {
     const { page_cache_bytes, memory_bytes_per_node, units } = launch!;
     expect(page_cache_bytes).toBe(model_bytes);
     expect(memory_bytes_per_node - page_cache_bytes!).toBeLessThan(units[0]!.memory!.device_bytes + gib);
+  });
+});
+
+describe('layers that stay', () => {
+  const step_ms = (reasons: readonly string[]): number[] =>
+    [...reasons.join('\n').matchAll(/which takes (\d+) ms at least/g)].map(([, ms]) => Number(ms));
+
+  it('are as many as the device has memory left for, and make a step shorter', () => {
+    const roomy = gpus('A100-40GB', 40, 1, { ...native, count: 1 });
+    const question = ask([gguf('m', '70b', asked)], [roomy]);
+    const placement = place(question);
+    const { memory } = placement.launches[0]!.units[0]!;
+    const [model] = placement.models;
+    const pool_bytes = pool_share * 40 * gib;
+    expect(memory!.device_bytes).toBeLessThanOrEqual(pool_bytes);
+    // No further layer of 80 fits.
+    expect(memory!.device_bytes).toBeGreaterThan(pool_bytes - (1.1 * model!.weight_bytes) / 80);
+    expect(model!.resident_bytes).toBe(memory!.resident_bytes);
+    expect(memory!.share).toBeCloseTo(memory!.device_bytes / (40 * gib), 2);
+    const [all_ms, left_ms] = step_ms(model!.reasons);
+    const share = memory!.resident_bytes! / 1.05 / model!.weight_bytes;
+    expect(share).toBeGreaterThan(0.3);
+    expect(left_ms! / all_ms!).toBeCloseTo(1 - share, 2);
+    const { predicted } = model!.groups[0]!;
+    expect(predicted!.tpot_ms).toBeGreaterThan(left_ms!);
+    expect(predicted!.tpot_ms).toBeLessThan(all_ms!);
+    expect(model!.reasons.join()).toMatch(
+      /layers of [\d.]+ GiB stay on A100-40GB, in memory that nothing else of the plan takes/,
+    );
+    expect(checkPlacement(question, placement)).toEqual([]);
+    memory!.resident_bytes = 39 * gib;
+    expect(checkPlacement(question, placement).join()).toMatch(/device 0: \d+ bytes of/);
+  });
+
+  it('are all of them where all fit', () => {
+    const large = gpus('A100-80GB', 80, 1, { ...native, count: 1 });
+    const { models } = place(ask([gguf('m', '70b', asked)], [large]));
+    expect(models[0]!.reasons.join()).toMatch(/no step brings any more/);
+    const lying = place(ask([gguf('m', '70b', { context_tokens: 2048 })], [large]));
+    expect(models[0]!.groups[0]!.predicted!.tpot_ms).toBe(lying.models[0]!.groups[0]!.predicted!.tpot_ms);
+  });
+
+  it('are more of a model that is asked more often', () => {
+    const workload = (rate_per_s: number) => ({ rate_per_s, input_tokens: 100, output_tokens: 100 });
+    const one = { ...asked, max_sequences: 1 };
+    const residentOf = (rates: readonly number[]): number[] => {
+      const models = rates.map((rate, at) => gguf(`m${at}`, '70b', { ...one, workload: workload(rate) }));
+      const { launches } = place(ask(models, [gpus('L4', 24, 1, { ...native, count: 1 })]));
+      const units = launches.flatMap((launch) => launch.units);
+      expect(units).toHaveLength(rates.length);
+      return rates.map(
+        (_, at) => units.find(({ model }) => model.name === `m${at}`)!.memory!.resident_bytes ?? 0,
+      );
+    };
+    const [often, seldom] = residentOf([2e-3, 1e-3]);
+    expect(often).toBeGreaterThan(10 * gib);
+    expect(seldom).toBe(0);
+    const [same, other] = residentOf([1e-3, 1e-3]);
+    expect(Math.abs(same! - other!)).toBeLessThan(gib);
+    expect(same).toBeGreaterThan(5 * gib);
+  });
+
+  it('take no memory of CPUs, which the job would have to ask for', () => {
+    const cpu = cpus('Xeon-8480', 1, ['avx512f']);
+    const { launches, models } = place(ask([gguf('m', '70b', asked)], [cpu]));
+    expect(launches[0]!.units[0]!.memory!.resident_bytes).toBeUndefined();
+    expect(models[0]!.resident_bytes).toBeUndefined();
+  });
+
+  it('take memory of the node where CPUs stand in for the device, as far as it goes', () => {
+    const on = (memory_gib: number) => {
+      const real = gpus('A100-40GB', 40, 1, { ...native, count: 1, memory_bytes: memory_gib * gib });
+      const offer = { ...real, devices: { ...real.devices, emulated: 'cpu' as const } };
+      const question = ask([gguf('m', '70b', asked)], [offer]);
+      const placement = place(question);
+      expect(checkPlacement(question, placement)).toEqual([]);
+      const [launch] = placement.launches;
+      return { ...launch!, memory: launch!.units[0]!.memory! };
+    };
+    const roomy = on(128);
+    const own_bytes = roomy.memory_bytes_per_node - roomy.page_cache_bytes!;
+    expect(own_bytes - roomy.memory.device_bytes).toBe(ask([], []).settings.host_overhead_bytes);
+    expect(roomy.memory.resident_bytes).toBeGreaterThan(10 * gib);
+    const tight = on(57);
+    expect(tight.memory.resident_bytes).toBeLessThan(10 * gib);
+    expect(tight.memory.resident_bytes).toBeGreaterThan(5 * gib);
+    expect(on(48).memory.resident_bytes).toBeUndefined();
+  });
+
+  it('are no matter of a job that runs', () => {
+    const planned = (rate_per_s: number) => {
+      const workload = { rate_per_s, input_tokens: 100, output_tokens: 100 };
+      const models = [
+        gguf('a', '70b', { ...asked, max_sequences: 1, workload }),
+        gguf('b', '70b', { ...asked, max_sequences: 1 }),
+      ];
+      return place(ask(models, [gpus('L4', 24, 1, { ...native, count: 1 })])).launches[0]!;
+    };
+    const [often, seldom] = [planned(10), planned(1e-3)];
+    const memory = ({ units }: typeof often) => units.map((unit) => unit.memory!.resident_bytes);
+    expect(memory(often)).not.toEqual(memory(seldom));
+    const alike = (launch: typeof often) =>
+      withoutResident(launch).units.map(({ unit, memory: taken }) => [unit, taken]);
+    expect(alike(often)).toEqual(alike(seldom));
+  });
+});
+
+describe('a link that was measured', () => {
+  it('is what steps are predicted by', () => {
+    const measured = 4e9;
+    const model = gguf('m', '70b', asked);
+    const seen = [
+      {
+        node_kind: small.node_kind,
+        engine: 'native' as const,
+        tensor: 1,
+        pipeline: 1,
+        link_bytes_per_s: measured,
+      },
+    ];
+    const [planned] = place(ask([{ ...model, seen }], [small])).models;
+    expect(planned!.reasons.join()).toMatch(/\(PCIe 3\.0 x16, 4 GB\/s measured\)/);
+    const left_bytes = model.weight_bytes - (planned!.resident_bytes ?? 0) / 1.05;
+    expect(planned!.groups[0]!.predicted!.tpot_ms).toBeGreaterThan((1000 * left_bytes) / measured);
   });
 });
 
