@@ -3,12 +3,14 @@ import { attainableSlo } from '../../../solver/sharing/attainable-slo.ts';
 import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { chooseEvictions, decideKvFate, type Eviction } from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
-import { lanesOf } from '../../../solver/sharing/lanes.ts';
-import { nextIteration, spareTime } from '../../../solver/sharing/next-iteration.ts';
+import { type Lane, lanesOf } from '../../../solver/sharing/lanes.ts';
+import { type Iteration, nextIteration, spareTime } from '../../../solver/sharing/next-iteration.ts';
 import { type KeptLengths, OutputLengths } from '../../../solver/sharing/output-lengths.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
-import { shareIteration } from '../../../solver/sharing/shared-iteration.ts';
+import { type SharedIteration, shareIteration } from '../../../solver/sharing/shared-iteration.ts';
 import type { Slo } from '../../../solver/sharing/slo.ts';
+import { streamedIteration } from '../../../solver/sharing/streamed-iteration.ts';
+import { pace_ms } from '../../../solver/streaming/measured-pace.ts';
 import type { InstanceReport, SchedulerReport } from '../../../spec/device-report.ts';
 import type { RefusedRequest, SharedDeviceView } from '../../../spec/device-view.ts';
 import type {
@@ -24,7 +26,7 @@ import { DecisionLog } from './decision-log.ts';
 import { DeviceMemory } from './device-memory.ts';
 import { instanceReport, keepsSlo } from './instance-report.ts';
 import type { Submission } from './messages.ts';
-import { observeIteration } from './observed-iteration.ts';
+import { observeIteration, observePace } from './observed-iteration.ts';
 import { ParkedRequests, type ParkingDiskView } from './parked-requests.ts';
 import {
   longestIdle,
@@ -114,8 +116,9 @@ export class DeviceSchedule {
     pool_bytes: number,
     now_ms: number,
   ): void {
+    const stats = engine.stats();
     const instance: ScheduledInstance = {
-      ...sizesOf(model, engine.stats()),
+      ...sizesOf(model, stats),
       profile: growing.profile,
       growing,
       engine,
@@ -130,6 +133,8 @@ export class DeviceSchedule {
       live: new Map(),
       waiting: 0,
       kv_full: false,
+      pace: undefined,
+      waited_ms: stats.streamed?.waited_ms ?? 0,
       idle_since_ms: now_ms,
     };
     if (lengths) this.#lengths.restore(model.name, lengths);
@@ -262,7 +267,7 @@ export class DeviceSchedule {
     const next = nextIteration(lanes, now_ms, this.#settings);
     let chosen: ChosenIteration | undefined;
     if (!('at_ms' in next)) {
-      const { prefill_tokens, decode } = shareIteration(lanes, next, now_ms, this.#settings);
+      const { prefill_tokens, decode } = this.#share(lanes, next, now_ms);
       const first = next.prompt && { first: Number(next.prompt.request) };
       chosen = { model: lanes[next.lane]!.instance, plan: { decode, prefill_tokens, ...first } };
     }
@@ -277,6 +282,14 @@ export class DeviceSchedule {
     }
     this.#counted.deciding_ms += performance.now() - began;
     return chosen;
+  }
+
+  /** What an iteration of the chosen model computes beside what it was chosen for. */
+  #share(lanes: readonly Lane[], next: Iteration, now_ms: number): SharedIteration {
+    const pace = this.#of(lanes[next.lane]!.instance)?.pace;
+    if (pace === undefined || pace_ms(pace, 1) === undefined)
+      return shareIteration(lanes, next, now_ms, this.#settings);
+    return streamedIteration(lanes, next, (rows) => pace_ms(pace, rows)!, now_ms, this.#settings);
   }
 
   /** How long everybody to whom something is promised can wait. */
@@ -298,6 +311,7 @@ export class DeviceSchedule {
     this.#counted.computing_ms += elapsed_ms;
     if (instance === undefined) return;
     observeIteration(instance, plan, report, elapsed_ms);
+    observePace(instance, report, stats, elapsed_ms);
     const nothing = report.prefill_tokens + report.decode_tokens === 0;
     for (const { id, finish } of report.outputs) {
       const request = finish === undefined ? undefined : instance.live.get(id);

@@ -1,4 +1,5 @@
-import type { IterationPlan, StepReport } from '../../../spec/engine-contract.ts';
+import { observeStep } from '../../../solver/streaming/measured-pace.ts';
+import type { EngineStats, IterationPlan, StepReport } from '../../../spec/engine-contract.ts';
 import type { ScheduledInstance } from './scheduled-instance.ts';
 
 /**
@@ -30,4 +31,23 @@ export function observeIteration(
     }
   }
   instance.profile = growing.profile;
+}
+
+/** The same where weights are streamed, of any iteration: its rows, and for how long it did not wait for weights. */
+export function observePace(
+  instance: ScheduledInstance,
+  { prefill_tokens, decode_tokens, overlapped }: StepReport,
+  { streamed }: EngineStats,
+  elapsed_ms: number,
+): void {
+  if (streamed === undefined || overlapped) return;
+  const waited_ms = streamed.waited_ms - instance.waited_ms;
+  instance.waited_ms = streamed.waited_ms;
+  const { step_bytes, link_bytes_per_s } = streamed;
+  instance.pace = observeStep(instance.pace, {
+    rows: prefill_tokens + decode_tokens,
+    compute_ms: elapsed_ms - waited_ms,
+    step_bytes,
+    link_bytes_per_s,
+  });
 }

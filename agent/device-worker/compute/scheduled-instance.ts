@@ -4,6 +4,7 @@ import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts'
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { type Slo, sloOf } from '../../../solver/sharing/slo.ts';
+import type { MeasuredPace } from '../../../solver/streaming/measured-pace.ts';
 import type { Engine, EngineStats, SwapPlace } from '../../../spec/engine-contract.ts';
 import type { Submission } from './messages.ts';
 
@@ -60,6 +61,9 @@ export interface ScheduledInstance extends InstanceView {
   waiting: number;
   /** A sequence found no KV: none is begun before one of the device ends, since all share its pool. */
   kv_full: boolean;
+  /** Of streamed weights: what its iterations take, and for how long all of them waited for weights by now. */
+  pace: MeasuredPace | undefined;
+  waited_ms: number;
 }
 
 type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {

@@ -3,6 +3,7 @@
  * the other models of the device do.
  */
 import { describe, expect, it } from 'vitest';
+import type { EngineStats } from '../../../../spec/engine-contract.ts';
 import { decodes, kv_bytes_per_token, pool_bytes, Scheduled, ToldEngine, waits } from './support.ts';
 
 describe('a prompt that found no memory', () => {
@@ -200,5 +201,37 @@ describe('a stage of a pipeline beside a model', () => {
     expect(budgetOf(scheduled)).toBe(kv_bytes);
     scheduled.schedule.memory.hold('cut', pool_bytes - 1_000_000 - kv_bytes / 4, pool_bytes);
     expect(budgetOf(scheduled)).toBeLessThanOrEqual(kv_bytes / 4);
+  });
+});
+
+describe('a prompt beside a sequence whose token is soon due', () => {
+  const chosenAfter = (streamed: EngineStats['streamed'], waited_ms = 3) => {
+    const device = new Scheduled(['m'], { slo: { ttft_ms: 2000, tpot_ms: 60 } });
+    const engine = device.engines.get('m')!;
+    engine.streamed = streamed;
+    device.ask('m', 1, decodes(1, 2));
+    const first = device.choose()!;
+    // Of the 5 ms that an iteration takes here.
+    if (engine.streamed) engine.streamed.waited_ms += waited_ms;
+    device.ended(first, { outputs: [{ id: 1 }], decode_tokens: 1 });
+    device.ask('m', 2, { ...waits(2), waiting: false });
+    return { device, plan: device.choose()!.plan };
+  };
+
+  it('waits for its turn where weights lie on the device', () => {
+    expect(chosenAfter(undefined).plan).toEqual({ decode: true, prefill_tokens: 0 });
+  });
+
+  it('goes with it where weights are streamed: they cross the link once for both', () => {
+    const streamed = { arena_bytes: 1e6, resident_bytes: 0, step_bytes: 40e6, link_bytes_per_s: 1e9 };
+    const { device, plan } = chosenAfter({ ...streamed, waited_ms: 0 });
+    expect(plan).toEqual({ decode: true, prefill_tokens: 20 });
+    expect(device.schedule.instances(0)[0]!.streamed).toEqual(streamed);
+  });
+
+  it('does not where arithmetic takes longer than the token may wait', () => {
+    const streamed = { arena_bytes: 1e6, resident_bytes: 0, step_bytes: 1e6, link_bytes_per_s: 1e9 };
+    // A row takes all of an iteration's 5 ms, and twenty more a hundred.
+    expect(chosenAfter({ ...streamed, waited_ms: 0 }, 0).plan).toEqual({ decode: true, prefill_tokens: 0 });
   });
 });

@@ -26,6 +26,7 @@ export class ToldEngine {
   hasRoom = true;
   sequences: SequenceProgress[] = [];
   recomputed: number[] = [];
+  streamed: EngineStats['streamed'];
   readonly holds = new Set<number>();
   parks_on_disk = false;
   takes_disk = true;
@@ -66,7 +67,13 @@ export class ToldEngine {
   stats(): EngineStats {
     const kv = { kv_tokens_total: 1024, kv_tokens_used: 0, kv_bytes: 1024 * kv_bytes_per_token };
     const none = { running: 0, waiting: 0, layouts: {}, batch_invariant: false };
-    return { ...none, weight_bytes: 1_000_000, compute_bytes: 0, ...kv };
+    return {
+      ...none,
+      weight_bytes: 1_000_000,
+      compute_bytes: 0,
+      streamed: this.streamed && { ...this.streamed },
+      ...kv,
+    };
   }
 }
 
