@@ -1,10 +1,11 @@
 import type { AgentPhase, AgentState, SessionState } from '../../spec/agent-state.ts';
-import type { HpcserveError } from '../../spec/errors/error.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import type { DeviceDescription } from '../../spec/session-record.ts';
 import type { DeviceAssignment } from './assign-devices.ts';
 import { oneLine } from './model-path.ts';
 import type { NodeIdentity } from './slurm-environment.ts';
+import type { UnitSupervisor } from './unit-supervisor.ts';
 
 export interface AgentFacts {
   launch: LaunchSpec;
@@ -77,4 +78,28 @@ function failedUnit({ unit, error }: DeviceAssignment['failed'][number]): Sessio
     ],
     error: error.toJSON(),
   };
+}
+
+/**
+ * Why an agent ends that has nothing to serve.
+ * @param missing units for which the node has no devices
+ */
+export function unitsFailed(
+  node: string,
+  { launch_folder }: LaunchSpec,
+  missing: DeviceAssignment['failed'],
+  supervisors: readonly UnitSupervisor[],
+): HpcserveError {
+  const reasons = [
+    ...missing.map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
+    ...supervisors.map((supervisor) => {
+      const [failed] = supervisor.model_errors.values();
+      return `${supervisor.name}: ${(supervisor.error ?? failed)?.toText() ?? 'it failed'}`;
+    }),
+  ];
+  return new HpcserveError('E_AGENT_UNITS_FAILED', {
+    what: `nothing can be served on ${node}: every unit failed`,
+    because: reasons,
+    details: { launch_folder },
+  });
 }

@@ -11,7 +11,7 @@ import { discoverDevices, type NodeDevices } from '../devices/discover.ts';
 import { AgentGossip } from './agent-gossip.ts';
 import { physicalCores } from './assign-cores.ts';
 import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-devices.ts';
-import { describeAgent } from './describe-agent.ts';
+import { describeAgent, unitsFailed } from './describe-agent.ts';
 import { endLeftContainers } from './detached-container.ts';
 import { turnsOf } from './device-turns.ts';
 import { LaunchProvider } from './launch-provider.ts';
@@ -463,7 +463,8 @@ export class NodeAgent {
       const look = (): void => {
         if (this.#stop.signal.aborted) resolve();
         else if (this.#everythingFailed()) {
-          this.#error = this.#unitsFailed();
+          const missing = this.#assignment?.failed ?? [];
+          this.#error = unitsFailed(this.#identity.node, this.#launch, missing, this.#supervisors);
           resolve();
         }
       };
@@ -495,21 +496,6 @@ export class NodeAgent {
         }),
       );
     }
-  }
-
-  #unitsFailed(): HpcserveError {
-    const reasons = [
-      ...(this.#assignment?.failed ?? []).map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
-      ...this.#supervisors.map((supervisor) => {
-        const [failed] = supervisor.model_errors.values();
-        return `${supervisor.name}: ${(supervisor.error ?? failed)?.toText() ?? 'it failed'}`;
-      }),
-    ];
-    return new HpcserveError('E_AGENT_UNITS_FAILED', {
-      what: `nothing can be served on ${this.#identity.node}: every unit failed`,
-      because: reasons,
-      details: { launch_folder: this.#launch.launch_folder },
-    });
   }
 
   async #shutDown(): Promise<void> {

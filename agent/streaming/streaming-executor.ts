@@ -1,5 +1,4 @@
 import type { EngineStats, SwapPlace } from '../../spec/engine-contract.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
 import type { BatchExecutor, BatchOutputs, StageSummary } from '../engine/batch-executor.ts';
 import { batchTokens, type PlannedSequence } from '../engine/iteration-batch.ts';
 import type { KvMemory } from '../engine/kv-memory.ts';
