@@ -17,6 +17,7 @@ import { loadGgml } from '../native/ggml.ts';
 import { parseTestArguments, type TestArguments } from './arguments.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './cluster/shared.ts';
+import { ensureFabricLibrary } from './fabric-library.ts';
 import { aloneOf, type Lane, laneAlone, lanesSideBySide, laneWorkers, onlyByName } from './lanes.ts';
 import { runOnNode } from './other-node.ts';
 import type { TestReport } from './reporter.ts';
@@ -46,7 +47,8 @@ if (node !== undefined) {
 if (vulkan) process.exit(await runOnVulkan(filters, say));
 const slurm = await ensureSlurmInstalled(say);
 const shellcheck = await ensureShellcheckInstalled();
-const missing = [slurm, shellcheck].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
+const fabric = await ensureFabricLibrary(say);
+const missing = [slurm, shellcheck, fabric].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
 if (releases.length > 0) process.exit(await runOnReleases(releases, filters, say));
 
 const leases = slurm.ready ? await leaseClusters() : [];
