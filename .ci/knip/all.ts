@@ -19,6 +19,7 @@ const config: KnipConfig = {
     'test/gateway/trace/salt-opener.ts',
     'test/ledger/writer.ts',
     'test/slurm/write-golden.ts',
+    'test/solver/routing/full-tree.ts',
     '.ci/*.ts',
     '.ci/knip/*.ts',
     'web/src/main.tsx',

@@ -1,0 +1,41 @@
+/**
+ * `node --expose-gc full-tree.js`: what a tree of prefixes that has given up what was older counts for itself, and what
+ * goes from the heap with it.
+ */
+import { PrefixTree } from '../../../solver/routing/prefix-tree.ts';
+import { seededRandom } from '../../../solver/simulator/random.ts';
+import { blocksOf } from './blocks.ts';
+
+const bytes_max = 16 * 2 ** 20;
+
+function full(): { tree: PrefixTree; most: number } {
+  const random = seededRandom(3);
+  const tree = new PrefixTree(bytes_max);
+  let most = 0;
+  for (let index = 0; index < 60_000; index++) {
+    const length = 1 + Math.floor(random() * 60);
+    const kinds = Array.from({ length }, (_, at) => Math.floor(random() * (at < 10 ? 2 : 50)));
+    tree.insert(`replica ${Math.floor(random() * 4)}`, blocksOf(kinds), index);
+    most = Math.max(most, tree.bytes);
+  }
+  tree.verify();
+  return { tree, most };
+}
+
+function heap_bytes(): number {
+  global.gc!();
+  const { heapUsed, arrayBuffers } = process.memoryUsage();
+  return heapUsed + arrayBuffers;
+}
+
+/** Nothing on the stack of the caller has the tree, so that it can go. */
+function kept(): { trees: PrefixTree[]; most: number; counted: number } {
+  const { tree, most } = full();
+  return { trees: [tree], most, counted: tree.bytes };
+}
+
+const { trees, most, counted } = kept();
+const with_bytes = heap_bytes();
+trees.pop();
+const taken = with_bytes - heap_bytes();
+console.log(JSON.stringify({ bytes_max, most, counted, taken }));
