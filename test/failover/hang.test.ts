@@ -70,7 +70,8 @@ describe.skipIf(lacking !== '')(`a stuck compute thread${lacking && ` [skipped: 
       stopper.kill('SIGKILL');
     }
     for (const agent of agents) await agent.kill();
-  }, 120_000);
+    // Nine thousand tokens are computed: fifteen seconds alone, and two minutes beside suites that hold the cores.
+  }, 300_000);
 });
 
 describe('a request with which a device worker falls silent', () => {
