@@ -201,7 +201,10 @@ export class PipelineRefactorings {
       if (stage > 0) void worker.ended.then(() => cancel(`the worker of ${supervisor.name} ended`));
     for (const { lost } of elsewhere) void lost.then(cancel);
     try {
-      return await begin();
+      const begun = begin();
+      // Before it began, nobody listened.
+      if (signal.aborted) onAbort();
+      return await begun;
     } catch (error) {
       return HpcserveError.from(error);
     } finally {

@@ -58,7 +58,10 @@ export class StageTunnels {
     rings.set(ring ?? 0, opened);
     for (const stage of own) {
       const next = (stage + 1) % nodes.length;
-      if (!own.has(next)) opened.servers.push(await this.#listen(unit, ring, next));
+      if (own.has(next)) continue;
+      const server = await this.#listen(unit, ring, next);
+      if (rings.get(ring ?? 0) === opened) opened.servers.push(server);
+      else server.close(); // the ring was over before it listened
     }
   }
 

@@ -119,6 +119,8 @@ export class Ring {
     if (this.#closed) return;
     const socket = createConnection(this.#next);
     this.#reaching = socket;
+    // Taken, and nobody greets: its host may be gone.
+    socket.setTimeout(silence_ms_max, () => socket.destroy());
     let wasTaken = false;
     socket.on('error', () => undefined); // 'close' follows
     socket.on('connect', () => {
@@ -126,6 +128,7 @@ export class Ring {
     });
     // Of its greeting; nothing else comes back this way.
     socket.once('data', () => {
+      socket.setTimeout(0);
       this.#reaching = undefined;
       this.#pause_ms = connect_pause_ms_min;
       this.#behind = socket;
