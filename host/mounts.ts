@@ -12,7 +12,7 @@ export interface Mount {
 
 /** Filesystems that many machines mount at once. */
 const sharedTypes =
-  /^(nfs4?|lustre|gpfs|beegfs|ceph|fuse\.(ceph|sshfs|glusterfs|juicefs|moosefs)|panfs|wekafs|glusterfs|orangefs|pvfs2|afs|cifs|smb3|virtiofs|9p|dvs|vast|acfs)$/;
+  /^(nfs4?|lustre|gpfs|beegfs(_nodev)?|ceph|gfs2|ocfs2|fuse\.(ceph|sshfs|glusterfs|juicefs|moosefs|dfuse)|panfs|wekafs|glusterfs|orangefs|pvfs2|afs|cifs|smb3|virtiofs|9p|dvs|vast|acfs)$/;
 
 export function readMounts(): Mount[] {
   return parseMountInfo(readFileSync('/proc/self/mountinfo', 'utf8'));

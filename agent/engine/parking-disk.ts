@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { closeSync, openSync, readSync, unlinkSync, writeSync } from 'node:fs';
+import { closeSync, openSync, readSync, statfsSync, unlinkSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 
@@ -9,6 +9,17 @@ const rest_ms = 60_000;
 const assumed_bytes_per_s = 500e6;
 /** Weight of the latest measurement. Lower: steadier; higher: follows a disk that slows down. */
 const latest_share = 0.25;
+/** What counts as a whole one. Lower: one slow write of a few rows decides; higher: its rate is known later. */
+const measured_bytes = 64e6;
+/** A rate that is older counts no more: an unused disk is not measured. Lower: a slow one is tried more often. */
+const rate_ms_max = 10 * rest_ms;
+/** Of what is free at the moment: workers of a node write beside each other, and other people do. */
+const free_share = 0.5;
+/**
+ * A sequence that takes so much longer than the disk's rate says, and some seconds, is given up. Lower: sooner; higher:
+ * nothing else is computed meanwhile.
+ */
+const patience = { factor: 4, ms_min: 10_000 };
 
 /**
  * Disk of the node on which keys and values wait of sequences that gave way. Each sequence has a file whose name is
@@ -24,6 +35,7 @@ export class ParkingDisk {
   readonly #now_ms: () => number;
   readonly #s_per_byte = { write: 1 / assumed_bytes_per_s, read: 1 / assumed_bytes_per_s };
   #failed_ms = Number.NEGATIVE_INFINITY;
+  #measured_ms = Number.NEGATIVE_INFINITY;
 
   constructor(folder: string, bytes_max: number, now_ms = () => performance.now()) {
     this.#folder = folder;
@@ -37,22 +49,39 @@ export class ParkingDisk {
 
   /** To it and back. */
   get bytes_per_s(): number {
+    if (this.#now_ms() - this.#measured_ms > rate_ms_max) return assumed_bytes_per_s / 2;
     return 1 / (this.#s_per_byte.write + this.#s_per_byte.read);
   }
 
-  /** @throws ParkingFailure */
-  create(): ParkingFile {
+  /**
+   * @param bytes that are going to be written
+   * @throws ParkingFailure
+   */
+  create(bytes: number): ParkingFile {
     const path = join(this.#folder, `hpcserve-kv-${process.pid}-${randomBytes(8).toString('hex')}`);
-    const descriptor = this.#noted(() => openSync(path, 'wx+', 0o600));
-    unlinkSync(path);
-    return new ParkingFile(descriptor, (way, bytes, transfer) => this.#timed(way, bytes, transfer));
+    const descriptor = this.#noted(() => {
+      const { bavail, bsize } = statfsSync(this.#folder);
+      if (bytes > free_share * bavail * bsize) throw new Error('others need what is free of the disk');
+      return openedWithoutName(path);
+    });
+    const given_up_ms =
+      performance.now() + patience.ms_min + (patience.factor * 1000 * bytes) / this.bytes_per_s;
+    return new ParkingFile(descriptor, (way, count, transfer) =>
+      this.#timed(way, count, () => {
+        if (way === 'write' && performance.now() > given_up_ms)
+          throw new Error('the disk takes far longer than it did');
+        transfer();
+      }),
+    );
   }
 
   #timed(way: 'write' | 'read', bytes: number, transfer: () => void): void {
     const began_ms = performance.now();
     this.#noted(transfer);
     const s_per_byte = (performance.now() - began_ms) / 1000 / Math.max(1, bytes);
-    this.#s_per_byte[way] += latest_share * (s_per_byte - this.#s_per_byte[way]);
+    const share = latest_share * Math.min(1, bytes / measured_bytes);
+    this.#s_per_byte[way] += share * (s_per_byte - this.#s_per_byte[way]);
+    this.#measured_ms = this.#now_ms();
   }
 
   #noted<T>(work: () => T): T {
@@ -64,6 +93,17 @@ export class ParkingDisk {
       throw new ParkingFailure(this.trouble, { cause: error });
     }
   }
+}
+
+function openedWithoutName(path: string): number {
+  const descriptor = openSync(path, 'wx+', 0o600);
+  try {
+    unlinkSync(path);
+  } catch (error) {
+    closeSync(descriptor);
+    throw error;
+  }
+  return descriptor;
 }
 
 /** The disk does not take bytes, or does not give them back. */

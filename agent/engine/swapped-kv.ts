@@ -53,7 +53,7 @@ export function fileKv(
 ): FiledKv | undefined {
   let file: ParkingFile | undefined;
   try {
-    file = disk.create();
+    file = disk.create(tokens * kv.token_bytes);
     let checksum = 0;
     for (const { matrix, row, bytes } of withBytes(runs(kv, blocks, tokens))) {
       kv.readRows(matrix, row, bytes);

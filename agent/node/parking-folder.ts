@@ -13,17 +13,18 @@ const parking_gb_default = 16;
 /** Of what is free there, that one worker may take. */
 const free_share = 0.5;
 /** What is written there is memory, and host memory is taken without a detour. */
-const memoryTypes = /^(tmpfs|ramfs)$/;
+const memoryTypes = /^(tmpfs|ramfs|rootfs)$/;
 
 /**
  * @param environment of the job
+ * @param mountsNow asked once the folder is there: looking for it may have mounted what it is on
  * @returns undefined where the site names none
  * @throws HpcserveError E_WORKER_PARKING: it cannot be used
  */
 export function parkingFolder(
   { parking_dir, parking_gb = parking_gb_default }: SiteSharing,
   environment: NodeJS.ProcessEnv,
-  mounts: readonly Mount[] = readMounts(),
+  mountsNow: () => readonly Mount[] = readMounts,
 ): ParkingFolder | undefined {
   if (parking_dir === undefined) return undefined;
   const refuse = (because: string, cause?: unknown): never => {
@@ -37,7 +38,7 @@ export function parkingFolder(
     const path = expandSitePath(parking_dir, environment);
     makeFolders(path);
     const folder = realpathSync(path);
-    const type = mountTypeOf(folder, mounts);
+    const type = mountTypeOf(folder, mountsNow());
     if (isSharedFilesystem(type)) return refuse(`${folder} is on ${type}, which other nodes mount, too`);
     if (type !== undefined && memoryTypes.test(type))
       return refuse(`${folder} is on ${type}, which takes the memory of the node`);

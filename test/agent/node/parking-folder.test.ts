@@ -1,5 +1,5 @@
 /** Which folder of a node KV may wait in, and what is said of those that it may not. */
-import { mkdtempSync, realpathSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, realpathSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
@@ -9,7 +9,8 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 const folder = realpathSync(mkdtempSync(join(tmpdir(), 'hpcserve-parking-folder-')));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-const mountOf = (type: string) => [{ mount_point: folder, type, root: '/', options: [] }];
+const mountAt = (mount_point: string, type: string) => [{ mount_point, type, root: '/', options: [] }];
+const mountOf = (type: string) => () => mountAt(folder, type);
 const local = mountOf('ext4');
 
 function refusal(parking_dir: string, mounts = local, environment: NodeJS.ProcessEnv = {}): string {
@@ -43,6 +44,13 @@ test.each([
   ['memory', 'tmpfs', /is on tmpfs, which takes the memory of the node$/],
 ])('%s is refused', (_, type, words) => {
   expect(refusal(folder, mountOf(type))).toMatch(words);
+});
+
+test('what is mounted only when somebody looks there is seen for what it is', () => {
+  const automatic = join(folder, 'automatic');
+  // As an automounter does it: nothing is there before the folder is asked for.
+  const mounts = () => [...local(), ...(existsSync(automatic) ? mountAt(automatic, 'nfs4') : [])];
+  expect(refusal(join(automatic, 'kv'), mounts)).toMatch(/is on nfs4, which other nodes mount, too$/);
 });
 
 test('what is no folder, or needs a name that the job does not have, is refused in the words of the system', () => {
