@@ -114,12 +114,11 @@ export function runtimeModules(module_path: string | undefined): string[] {
   return [...found].sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
 }
 
+/** None where it cannot be read: modules are advice, and what they are asked for is an error already. */
 function namesOf(folder: string): string[] {
   try {
     return readdirSync(folder);
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    if (code === 'ENOENT' || code === 'ENOTDIR' || code === 'EACCES') return [];
-    throw error;
+  } catch {
+    return [];
   }
 }

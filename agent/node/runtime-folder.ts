@@ -9,6 +9,8 @@ const path_bytes_max = 80;
 /** A slash, `hpcserve-`, and six random characters. */
 const name_bytes = 16;
 const sticky = 0o1000;
+/** Names that are tried. Others see a name in the guard's command line before the folder is there. */
+const names_max = 3;
 
 /** Removes a folder when the agent has ended, however it ended. */
 export interface FolderGuard {
@@ -55,13 +57,15 @@ function makeIn<Guard extends FolderGuard>(
   if ((mode & 0o022) !== 0 && (mode & sticky) === 0) {
     throw new Error('others may write into it and it has no sticky bit: they could replace what is in it');
   }
-  const folder = join(parent, `hpcserve-${randomBytes(5).toString('base64url').slice(0, 6)}`);
-  const standing = guard(folder);
-  try {
-    mkdirSync(folder, { mode: 0o700 });
-  } catch (error) {
-    standing.abandon(); // the name may be that of somebody else's folder
-    throw error;
+  for (let names = 1; ; names++) {
+    const folder = join(parent, `hpcserve-${randomBytes(5).toString('base64url').slice(0, 6)}`);
+    const standing = guard(folder);
+    try {
+      mkdirSync(folder, { mode: 0o700 });
+      return { folder, guard: standing };
+    } catch (error) {
+      standing.abandon(); // the name may be that of somebody else's folder
+      if (names === names_max || (error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
   }
-  return { folder, guard: standing };
 }

@@ -135,8 +135,10 @@ export class PartStream implements RingUser {
     }
     this.#waited_ms += performance.now() - began_ms;
     this.#loads.shift();
-    this.#observe(load, weights.bytes);
-    if (!ring) this.#kept.add(part);
+    this.#streamed_bytes += weights.bytes;
+    // What stays comes once, from a file that may be cold: that is no rate of the link.
+    if (ring) this.#observe(load, weights.bytes);
+    else this.#kept.add(part);
   }
 
   /** The part that was awaited has been computed: where it does not stay, its place may be written to. */
@@ -173,7 +175,6 @@ export class PartStream implements RingUser {
   }
 
   #observe(load: TensorLoading, bytes: number): void {
-    this.#streamed_bytes += bytes;
     const thread_ms = load.legs.reduce((sum, leg) => sum + leg.thread_ms, 0);
     const seconds = thread_ms / 1000 / this.#arena.copy_threads;
     if (seconds === 0) return;

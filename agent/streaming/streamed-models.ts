@@ -5,6 +5,9 @@ import { TensorLoader } from '../memory/load/tensor-loader.ts';
 import { openStreamingEngine } from './open-streaming.ts';
 import { StreamingArena } from './streaming-arena.ts';
 
+/** Of what was to stay, as much of it as the pool has room for. More of them: nearer to it; fewer: tried sooner. */
+const resident_shares = [1, 0.75, 0.5, 0.25, 0.125] as const;
+
 /** What a device has for models whose weights are streamed. */
 export interface StreamingShare {
   /** Of the pool; what the largest layers of all such models need. */
@@ -107,7 +110,7 @@ export class StreamedModels {
   #openArena({ arena_bytes: ring_bytes, resident_bytes, copy_threads }: StreamingShare): StreamingArena {
     const pool = this.#pool();
     this.#loader ??= new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
-    for (const share of resident_bytes > 0 ? [1, 0.5] : []) {
+    for (const share of resident_bytes > 0 ? resident_shares : []) {
       const options = { ring_bytes, resident_bytes: Math.floor(share * resident_bytes), copy_threads };
       try {
         return new StreamingArena(pool, this.#loader, options);

@@ -62,9 +62,14 @@ function toldIn(folder: string): Map<string, SessionState> {
   for (const { sessions } of states)
     for (const session of sessions)
       for (const unit of session.units ?? [session.unit])
-        if (unit !== undefined && (session.limits ?? session.stage_times ?? session.streamed) !== undefined)
-          told.set(unit, session);
+        if (unit !== undefined && hasMeasured(session)) told.set(unit, session);
   return told;
+}
+
+/** One that has only just begun takes nothing away of what was known. */
+function hasMeasured({ limits, stage_times, streamed = {} }: SessionState): boolean {
+  const rates = Object.values(streamed).filter(({ link_bytes_per_s }) => link_bytes_per_s !== undefined);
+  return (limits ?? stage_times) !== undefined || rates.length > 0;
 }
 
 /**
