@@ -1,6 +1,7 @@
 /*
  * Whether this CPU multiplies BF16 faster than F32. VDPBF16PS does twice the products of an FMA. AMD's cores begin as many
- * of the one as of the other; Intel's without AMX begin a third, so that F32 is the faster way there.
+ * of the one as of the other; Emerald Rapids begins a quarter (1.4 beside 5.6 billion a second), so that F32 is the
+ * faster way where its tiles cannot be used.
  */
 #include "dispatch.h"
 #include <immintrin.h>

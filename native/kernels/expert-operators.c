@@ -92,7 +92,7 @@ HK_API void hk_pack_experts_operator(struct tensor *dst, int thread, int threads
  * takes as long as four tiles of rows, or as four rows by vectors.
  */
 static int64_t cost_of(int set, int64_t m) {
-  return 4 + (hk_is_in_rows(set & ~HK_FLAGS) ? hk_ceil_div(m, HK_TILE_MAX) : m);
+  return 4 + (!(set & HK_AS_FLOATS) && hk_is_in_rows(set & ~HK_FLAGS) ? hk_ceil_div(m, HK_TILE_MAX) : m);
 }
 
 /* The first unit of `each` that begins at `cost` or later, where the first of all begins at `base`. */
