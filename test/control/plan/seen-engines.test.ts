@@ -105,6 +105,11 @@ it('has what a device reads of host memory, of models whose weights are streamed
     writeFileSync(join(folder, 'n.state.json'), JSON.stringify({ format: 1, ...agent, sessions: [session] }));
     const where = { node_kind: 'cpu', engine: 'native', tensor: 1, pipeline: 1 } as const;
     expect(seenEngines(state, store).get('m')).toEqual([{ ...where, link_bytes_per_s: 1.2e9 }]);
+    // Begun anew on another node, it has measured nothing yet: what was known stays.
+    const anew = { ...agent, node: 'o', updated_at_ms: 2 };
+    const empty = { ...session, streamed: {} };
+    writeFileSync(join(folder, 'o.state.json'), JSON.stringify({ format: 1, ...anew, sessions: [empty] }));
+    expect(seenEngines(state, store).get('m')).toEqual([{ ...where, link_bytes_per_s: 1.2e9 }]);
   } finally {
     dispose();
   }
