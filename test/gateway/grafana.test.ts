@@ -86,7 +86,8 @@ describe.skipIf(!prometheus.ready)(`Prometheus${needed}`, () => {
       await someRequests();
       const query = `http://127.0.0.1:${port}/api/v1/query?query=${encodeURIComponent(expr)}`;
       const answer = await fetch(query).catch(() => undefined);
-      if (!answer) return false; // it does not listen yet
+      // It does not listen yet, or listens and still reads its database.
+      if (!answer || answer.status === 503) return false;
       const { status, error, data } = (await answer.json()) as {
         status: string;
         error?: string;
