@@ -2,22 +2,8 @@
 #include "stripe-avx512.h"
 
 #define X_BLOCK_BYTES (4 * HK_BLOCK)
-#define X_TILE_BLOCK_BYTES X_BLOCK_BYTES
-#define BLOCK_BYTES HK_BLOCK_BYTES
-#define SCALE_FLOATS_MAX 1
 
-/* Weights are widened where they lie. */
-static inline int is_expanded(enum hk_type type) {
-  (void)type;
-  return 0;
-}
-
-static inline void expand(const enum hk_type type, const uint8_t *packed, int64_t blocks, int64_t begin, int count,
-                          uint8_t *to, float *scales) {
-  (void)type, (void)packed, (void)blocks, (void)begin, (void)count, (void)to, (void)scales;
-}
-
-/* An element of a strip's 16 rows; `odd` says which of a pair it is. */
+/* An element of a strip's 16 rows, widened where it lies; `odd` says which of a pair it is. */
 static inline __attribute__((always_inline)) __m512 widened(const enum hk_type type, const uint8_t *w, int element,
                                                             const int odd) {
   if (type == HK_F16) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(w + element * 2 * HK_STRIP)));
@@ -41,52 +27,16 @@ static inline __attribute__((always_inline)) void add_element(const enum hk_type
   }
 }
 
-/* Sums of one block go on from those of the last. */
-static inline __attribute__((always_inline)) void multiply(const enum hk_type type, const int rows, const int strips,
-                                                           const struct part *p) {
-  __m512 sum[ROWS][STRIPS];
-  const uint8_t *x = p->x + p->row * X_BLOCK_BYTES, *w[STRIPS] = {p->w[0], p->w[1], p->w[2]};
-#pragma GCC unroll 8
-  for (int row = 0; row < rows; row++)
-#pragma GCC unroll 3
-    for (int strip = 0; strip < strips; strip++) {
-      float *total = p->totals + (row * STRIPS + strip) * HK_STRIP;
-      sum[row][strip] = p->first ? _mm512_setzero_ps() : _mm512_load_ps(total);
-    }
-  for (int block = 0; block < p->count; block++, x += p->x_step) {
-    prefetch_next(strips, block, p);
-    for (int element = 0; element < HK_BLOCK; element += 2) {
-      add_element(type, rows, strips, x, w, element, 0, sum);
-      add_element(type, rows, strips, x, w, element + 1, 1, sum);
-    }
-#pragma GCC unroll 3
-    for (int strip = 0; strip < STRIPS; strip++) w[strip] += BLOCK_BYTES;
+static inline __attribute__((always_inline)) void add_block(const enum hk_type type, const int rows, const int strips,
+                                                            const uint8_t *x, const uint8_t *const *w,
+                                                            __m512 (*sum)[STRIPS]) {
+  for (int element = 0; element < HK_BLOCK; element += 2) {
+    add_element(type, rows, strips, x, w, element, 0, sum);
+    add_element(type, rows, strips, x, w, element + 1, 1, sum);
   }
-#pragma GCC unroll 3
-  for (int strip = 0; strip < strips; strip++)
-#pragma GCC unroll 8
-    for (int row = 0; row < rows; row++)
-      _mm512_store_ps(p->totals + (row * STRIPS + strip) * HK_STRIP, sum[row][strip]);
 }
 
-static inline __attribute__((always_inline)) void multiply_rows(const enum hk_type type, int rows, int strips,
-                                                                const struct part *p) {
-#define CASE(count)                                                                                                    \
-  case count:                                                                                                          \
-    if (strips == 3) multiply(type, count, 3, p);                                                                      \
-    else if (strips == 2) multiply(type, count, 2, p);                                                                 \
-    else multiply(type, count, 1, p);                                                                                  \
-    break
-  switch (rows) {
-    CASE(1);
-    CASE(2);
-    CASE(4);
-    CASE(8);
-  }
-#undef CASE
-}
-
-#include "take-stripes-avx512.h"
+#include "stripes-in-place-avx512.h"
 
 void hk_product_avx512_floats(const struct hk_product *p, int64_t begin, int64_t end) {
   if (p->type == HK_F16) product(HK_F16, p, begin, end);
