@@ -1,7 +1,7 @@
 /**
  * Whole servers beside each other: a deployment of the native engine (gateway, node agent, device worker), and vLLM for
- * CPUs with BF16 weights, each with all cores, the same clients and a model of the same shape, alternating. While one
- * is asked, the other waits.
+ * CPUs with weights in BF16 or of our width, each with all cores, the same clients and a model of the same shape,
+ * alternating. While one is asked, the other waits.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir, totalmem } from 'node:os';
@@ -13,7 +13,15 @@ import { Deployment } from '../engines/deployment.ts';
 import { MissingNeed } from '../need.ts';
 import type { BenchOptions, BenchResult } from '../result.ts';
 import { median } from '../slurm/median.ts';
-import { modelFile, modelFolder, type Quantization, quantizations, vocabulary_size } from './model-files.ts';
+import {
+  modelFile,
+  modelFolder,
+  type PeerWeights,
+  peerWeights,
+  type Quantization,
+  quantizations,
+  vocabulary_size,
+} from './model-files.ts';
 import { VllmServer } from './vllm-server.ts';
 
 /** Tokens of prompts and answers: reading, and writing. */
@@ -23,9 +31,14 @@ const shapes = [
 ] as const;
 const longest_tokens = 640;
 const first: Load = { clients: 1, requests: 4, prompt_tokens: 512, answer_tokens: 1 };
-/** Of ours against vLLM's in BF16. */
+/** Of ours against vLLM's in BF16; in weights of our width it is 1. */
 const ratio_min: Readonly<Record<Quantization, number>> = { BF16: 1, Q8_0: 1.2, Q4_0: 1.5 };
-const peer = 'vLLM BF16';
+const ratio_min_of_width = 1;
+const peerNames: Readonly<Record<PeerWeights, string>> = {
+  bf16: 'vLLM BF16',
+  int8: 'vLLM W8A8',
+  int4: 'vLLM W4A16',
+};
 /** Both servers with 2.5 GB of weights, their KV, and what Python takes. Lower: they swap. */
 const memory_gib_min = 16;
 const replica_memory_gb = 5;
@@ -34,6 +47,7 @@ interface Options {
   pairs: number;
   clients: readonly number[];
   chosen: readonly Quantization[];
+  peer_weights: PeerWeights;
   /** Keys of model.yaml, and arguments of `vllm serve`, beside those of the bench. */
   model_keys: readonly string[];
   vllm_args: readonly string[];
@@ -55,7 +69,7 @@ export async function besideVllm({ args, log }: BenchOptions): Promise<BenchResu
     );
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-bench-beside-'));
   try {
-    const peerModel = modelFolder(python, log);
+    const peerModel = modelFolder(python, options.peer_weights, log);
     log('vLLM: starting it, which takes a minute or two');
     const vllm = await VllmServer.start({
       python,
@@ -87,15 +101,20 @@ function readOptions(args: readonly string[]): Options {
       pairs: { type: 'string', default: '1' },
       clients: { type: 'string', default: '1,16' },
       quantization: { type: 'string', multiple: true, default: [...quantizations] },
+      'vllm-weights': { type: 'string', default: peerWeights[0] },
       'model-key': { type: 'string', multiple: true, default: [] },
       'vllm-arg': { type: 'string', multiple: true, default: [] },
     },
   });
   const asked = values.quantization;
+  const peer_weights = peerWeights.find((weights) => weights === values['vllm-weights']);
+  if (peer_weights === undefined)
+    throw new Error(`--vllm-weights is one of ${peerWeights.join(', ')}, not ${values['vllm-weights']}`);
   return {
     pairs: Number(values.pairs),
     clients: values.clients.split(',').map(Number),
     chosen: quantizations.filter((quantization) => asked.includes(quantization)),
+    peer_weights,
     model_keys: values['model-key'],
     vllm_args: values['vllm-arg'],
   };
@@ -122,16 +141,17 @@ async function compare(
   await using deployment = await Deployment.open({ model, replicas: 1, memory_gb: replica_memory_gb });
   const ours = deployment.endpoint;
   await warm(ours, options);
-  const results: BenchResult[] = [await firstTokens(quantization, ours, theirs, options.pairs, log)];
+  const results = [await firstTokens(quantization, ours, theirs, options.pairs, log)];
+  const bar = options.peer_weights === 'bf16' ? ratio_min[quantization] : ratio_min_of_width;
   for (const shape of shapes)
     for (const clients of options.clients) {
       const load = { ...shape, clients, requests: clients, vocabulary: vocabulary_size };
       const what = `${quantization}: ${shape.prompt_tokens} in, ${shape.answer_tokens} out, ${clients} clients`;
       const rounds = await alternate(options.pairs, ours, theirs, load, (out) => out.tokens_per_s);
-      results.push(speedRow(what, rounds, ratio_min[quantization]));
+      results.push(speedRow(what, rounds, bar));
       log(`${what}: ${rounds.map((round) => round.map((speed) => speed.toFixed(1)).join(' / ')).join(', ')}`);
     }
-  return results;
+  return results.map((one) => ({ ...one, peer: peerNames[options.peer_weights] }));
 }
 
 /** Each kind of load in small: what is compiled or measured at first use is behind it. */
@@ -148,6 +168,7 @@ async function warm(endpoint: Endpoint, { clients }: Options): Promise<void> {
 }
 
 type Outcome = Awaited<ReturnType<typeof put>>;
+type Row = Omit<BenchResult, 'peer'>;
 /** Ours and theirs. */
 type Round = readonly [number, number];
 
@@ -176,7 +197,7 @@ async function firstTokens(
   theirs: Endpoint,
   pairs: number,
   log: (line: string) => void,
-): Promise<BenchResult> {
+): Promise<Row> {
   const load = { ...first, vocabulary: vocabulary_size };
   const rounds = await alternate(pairs, ours, theirs, load, ({ ttft_ms }) => median(ttft_ms));
   const ratio = median(rounds.map(([own, other]) => other / own));
@@ -185,7 +206,7 @@ async function firstTokens(
   return { ...row(what, 'ms', rounds), ratio, bar: 'no later', holds: ratio >= 1 };
 }
 
-function speedRow(what: string, rounds: readonly Round[], bar: number): BenchResult {
+function speedRow(what: string, rounds: readonly Round[], bar: number): Row {
   const ratio = median(rounds.map(([own, other]) => own / other));
   return { ...row(what, 'tokens/s', rounds), ratio, bar: `ratio ≥ ${bar}`, holds: ratio >= bar };
 }
@@ -194,10 +215,10 @@ function row(
   what: string,
   unit: string,
   rounds: readonly Round[],
-): Pick<BenchResult, 'what' | 'unit' | 'ours' | 'peer' | 'theirs'> {
+): Pick<Row, 'what' | 'unit' | 'ours' | 'theirs'> {
   const [ours, theirs] = [0, 1].map((side) => median(rounds.map((round) => round[side]!))) as [
     number,
     number,
   ];
-  return { what, unit, ours, peer, theirs };
+  return { what, unit, ours, theirs };
 }

@@ -25,18 +25,24 @@ export async function modelFile(quantization: Quantization, log: (line: string) 
   return path;
 }
 
+/** What vLLM computes with on CPUs: `int8` has weights and activations in 8 bits, `int4` weights alone in 4. */
+export const peerWeights = ['bf16', 'int8', 'int4'] as const;
+export type PeerWeights = (typeof peerWeights)[number];
+
 /**
- * A Hugging Face folder in BF16.
+ * A Hugging Face folder.
  * @param python one with torch and transformers
  */
-export function modelFolder(python: string, log: (line: string) => void): string {
-  const path = join(folder, `${shape}-hf`);
+export function modelFolder(python: string, weights: PeerWeights, log: (line: string) => void): string {
+  const path = join(folder, weights === 'bf16' ? `${shape}-hf` : `${shape}-hf-${weights}`);
   if (existsSync(path)) return path;
-  log(`writing ${path}`);
   const partial = `${path}.${process.pid}`;
-  execFileSync(python, [join(packageRoot, 'bench/engines/model.py'), partial, shape], {
-    stdio: ['ignore', 'ignore', 'inherit'],
-  });
+  const argv =
+    weights === 'bf16'
+      ? ['bench/engines/model.py', partial, shape]
+      : ['bench/engines/quantize.py', modelFolder(python, 'bf16', log), partial, weights];
+  log(`writing ${path}`);
+  execFileSync(python, argv, { cwd: packageRoot, stdio: ['ignore', 'ignore', 'inherit'] });
   renameSync(partial, path);
   return path;
 }
