@@ -3,7 +3,7 @@
  * of this tree: addons are compiled for one Node, and those of this tree stay what they are.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
 
@@ -16,6 +16,7 @@ export function runOnNode(major: string, argv: readonly string[], say: (line: st
   const node = installedNode(major, folder, say);
   const tree = join(folder, 'tree');
   copyTree(tree);
+  shareEngines(tree);
   const version = execFileSync(node, ['--version'], { encoding: 'utf8' }).trim();
   say(`running on Node ${version}, in ${tree}`);
   const { status } = spawnSync(node, ['cli/bootstrap.mjs', 'run', 'test/run.js', ...argv], {
@@ -64,4 +65,13 @@ function copyTree(tree: string): void {
     ['add', '--all'],
   ])
     execFileSync('git', words, { cwd: tree });
+}
+
+/** Real engines, which `npm run engines` made beside this tree, whatever Node that was by. */
+function shareEngines(tree: string): void {
+  const made = join(packageRoot, 'build/engines');
+  const shared = join(tree, 'build/engines');
+  if (!existsSync(made) || existsSync(shared)) return;
+  mkdirSync(dirname(shared), { recursive: true });
+  symlinkSync(made, shared);
 }
