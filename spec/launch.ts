@@ -65,6 +65,11 @@ export const unitSchema = z.strictObject({
       arena_bytes: z.int().min(1).optional(),
       /** Of these, for layers of it that stay while the others are streamed; absent: none do. */
       resident_bytes: z.int().min(1).optional(),
+      /**
+       * Of a model whose weights give way to others: what the device has for all such models of it. Absent: it keeps
+       * its memory.
+       */
+      reuse_bytes: z.int().min(1).optional(),
       /** `device_bytes` as a share of the device's declared memory, 0 to 1. */
       share: z.number().min(0),
     })

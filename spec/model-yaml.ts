@@ -284,10 +284,10 @@ const modelShape = z.strictObject({
       'KV cache over all sequences, in tokens (native, llama.cpp). Default: max_sequences × context_tokens, as far as memory allows; other engines take what the plan gives them of the memory.',
     ),
   weights: z
-    .enum(['resident', 'streamed'])
+    .enum(['resident', 'reuse', 'streamed', 'auto'])
     .default('resident')
     .describe(
-      'Where weights lie while a model serves. resident: on its device. streamed: in host memory, from where they go through an arena of a few layers with every step: slower tokens, little memory of the device, and a switch between such models loads nothing (native engine, one device a replica; see docs/streaming.md).',
+      'Where weights lie while a model serves. resident: on its device. reuse: there, too, but the memory of such models of a device is counted for two of them, and the others are loaded when they are asked. streamed: in host memory, from where they go through an arena of a few layers with every step: slower tokens, little memory of the device, and a switch between such models loads nothing. auto: resident where the devices hold all, else what the plan finds to take least time (all but resident: native engine, one device a replica; see docs/streaming.md).',
     ),
   latency_sensitivity: z
     .number()
@@ -362,10 +362,10 @@ const modelShape = z.strictObject({
 export const modelSchema = modelShape
   .refine(({ weights, parallel }) => weights === 'resident' || isOneDevice(parallel), {
     error:
-      'streamed weights go through the memory of one device: parallel must be 1, or weights be resident, where a replica is split',
+      'streamed weights, and those that give way to others, have the memory of one device: parallel must be 1, or weights be resident, where a replica is split',
     path: ['weights'],
   })
-  .refine(({ weights, latency_sensitivity }) => weights === 'resident' || latency_sensitivity === 1, {
+  .refine(({ weights, latency_sensitivity }) => weights !== 'streamed' || latency_sensitivity === 1, {
     error: 'it would have no effect: streamed weights are never loaded',
     path: ['latency_sensitivity'],
   });

@@ -155,7 +155,15 @@ export interface RunningReplicas {
   replicas: number;
   /** Devices each takes. */
   device_count: number;
+  /** Where their weights lie, as it was decided; absent: on the device. */
+  weights?: Residency | undefined;
 }
+
+/**
+ * Where weights lie: `resident` on the device, `reuse` there until other models need the room, `streamed` in host
+ * memory.
+ */
+export type Residency = 'resident' | 'reuse' | 'streamed';
 
 export interface PlacementSettings {
   /**

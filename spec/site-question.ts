@@ -97,6 +97,7 @@ const runningSchema = z.strictObject({
   node_kind: z.string(),
   replicas: count,
   device_count: count,
+  weights: z.enum(['resident', 'reuse', 'streamed']).optional(),
 }) satisfies z.ZodType<RunningReplicas>;
 
 const questionSchema = z.strictObject({

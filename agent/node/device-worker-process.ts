@@ -312,7 +312,7 @@ export class DeviceWorkerProcess implements ServingProcess {
     }
     this.#send({ type: 'load', model: nativeModel(unit, this.#context) });
     const change: Partial<SessionModel> = { state: 'loading' };
-    if (unit.model.weights === 'resident') {
+    if (unit.model.weights !== 'streamed') {
       change.bytes_loaded = 0;
       change.bytes_total = unit.weight_bytes;
     }

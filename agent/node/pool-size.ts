@@ -81,8 +81,14 @@ function acceleratorPool_bytes({ group, sharing }: PoolContext): number {
   if (!group.devices.some(({ only_ggml }) => only_ggml) || planned.includes(undefined)) return share;
   // Models whose weights are streamed have one arena.
   const arenas = planned.map((memory) => memory?.arena_bytes ?? 0);
-  const own_bytes = planned.reduce((sum, memory, at) => sum + (memory?.device_bytes ?? 0) - arenas[at]!, 0);
-  return Math.min(share, own_bytes + Math.max(0, ...arenas));
+  // So have those that give way to one another what is there for two of them.
+  const reused = planned.map((memory) => memory?.reuse_bytes ?? 0);
+  const own_bytes = planned.reduce(
+    (sum, memory, at) =>
+      sum + (memory?.reuse_bytes === undefined ? (memory?.device_bytes ?? 0) - arenas[at]! : 0),
+    0,
+  );
+  return Math.min(share, own_bytes + Math.max(0, ...arenas) + Math.max(0, ...reused));
 }
 
 function usable(

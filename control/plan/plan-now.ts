@@ -149,6 +149,7 @@ function runningOf(state: DeploymentState): RunningReplicas[] {
         node_kind: planned.node_kind,
         replicas: 1,
         device_count: unit.device_count * (unit.nodes ?? 1),
+        weights: unit.model.weights === 'auto' ? undefined : unit.model.weights,
       })),
     );
 }

@@ -1,9 +1,10 @@
 /** What replicas cost where they are, as `place` counts it: two arrangements are compared by one measure. */
-import type { PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import type { PlacementModel, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { LatencyEstimator } from './latency-estimator.ts';
 import { shapeOf } from './model-facts.ts';
 import { objectiveCost } from './objective.ts';
 import { type PlacementOption, placementOptions } from './options.ts';
+import { withResidency } from './residencies.ts';
 
 /** Replicas that are alike. */
 interface Group {
@@ -24,7 +25,8 @@ export function arrangementCost(
   estimator: LatencyEstimator = new LatencyEstimator(),
 ): number | undefined {
   const byModel = new Map<string, readonly PlacementOption[]>();
-  for (const model of question.models) {
+  for (const open of question.models) {
+    const model = asDecided(open, launches);
     const shape = shapeOf(model);
     const options = question.node_kinds.flatMap((offer) => {
       const found = placementOptions(model, shape, offer, question);
@@ -44,6 +46,14 @@ export function arrangementCost(
     cost += groups.reduce((sum, { option, replicas: own, rate }) => sum + costOf(option, own, rate / all), 0);
   }
   return cost;
+}
+
+/** With its weights where they lie in these launches, where that was left to the plan. */
+function asDecided(model: PlacementModel, launches: readonly PlannedLaunch[]): PlacementModel {
+  if (model.spec.weights !== 'auto') return model;
+  const units = launches.flatMap((launch) => launch.units);
+  const weights = units.find((unit) => unit.model.name === model.spec.name)?.model.weights ?? 'resident';
+  return weights === 'auto' ? model : withResidency(model, weights);
 }
 
 /** Undefined where a replica stands where none may. */

@@ -77,6 +77,8 @@ interface Sharer {
   sleeps: boolean;
   /** Its own, without the arena. */
   bytes: number;
+  /** It gives way to others of its kind. */
+  gives_way: boolean;
   /** Of the arena that all streamed models of the device share. */
   arena_bytes: number;
 }
@@ -133,7 +135,8 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
       const sharers = taken.get(device) ?? [];
       const sleeps = canSleep(unit.engine, unit.model);
       const native = unit.engine === 'native';
-      sharers.push({ model: unit.model.name, native, sleeps, bytes, arena_bytes });
+      const gives_way = unit.model.weights === 'reuse';
+      sharers.push({ model: unit.model.name, native, sleeps, bytes, gives_way, arena_bytes });
       taken.set(device, sharers);
     }
   }
@@ -148,9 +151,12 @@ function sharingFaults(taken: ReadonlyMap<number, readonly Sharer[]>, memory_byt
     const inTurns = sharers.every(({ sleeps }) => sleeps);
     const own_bytes = inTurns
       ? Math.max(...sharers.map((each) => each.bytes))
-      : sharers.reduce((sum, each) => sum + each.bytes, 0);
+      : sharers.reduce((sum, each) => sum + (each.gives_way ? 0 : each.bytes), 0);
+    // Of models that give way to one another, two are there at once.
+    const reused = sharers.filter((each) => each.gives_way).map((each) => each.bytes);
+    const [largest = 0, second = 0] = reused.toSorted((a, b) => b - a);
     // Models whose weights are streamed have one arena.
-    const bytes = own_bytes + Math.max(...sharers.map((each) => each.arena_bytes));
+    const bytes = own_bytes + largest + second + Math.max(...sharers.map((each) => each.arena_bytes));
     if (bytes > memory_bytes) faults.push(`device ${device}: ${Math.ceil(bytes)} bytes of ${memory_bytes}`);
     if (sharers.length === 1) continue;
     if (!inTurns && sharers.some(({ native }) => !native))

@@ -87,6 +87,12 @@ function engineObstacle(
       because: `${engine} does not stream weights: the native engine does`,
     };
   }
+  if (model.spec.weights === 'reuse' && engine !== 'native') {
+    return {
+      constraint: 'engine_unavailable',
+      because: `${engine} does not give its weights up for other models: the native engine does`,
+    };
+  }
   if (engine === 'native' && !model.native.supported) {
     return { constraint: 'architecture_unsupported', because: model.native.because };
   }

@@ -360,12 +360,18 @@ function memoryOf(
 /** What streaming takes and costs, for people; nothing where weights lie on the device. */
 function streamingReasons(
   { device, model }: Way,
-  { arena_bytes }: UnitMemory,
+  { arena_bytes, gives_way }: UnitMemory,
   seen: EngineSeen | undefined,
 ): string[] {
-  if (arena_bytes === undefined) return [];
+  if (arena_bytes === undefined && !gives_way) return [];
   const step = streamedStep(model, device, seen);
   const rate = `${Number((step.link_bytes_per_s / 1e9).toPrecision(2))} GB/s`;
+  if (arena_bytes === undefined) {
+    const load_ms = Math.ceil((1000 * model.weight_bytes) / step.link_bytes_per_s);
+    return [
+      `weights: reuse: its device has memory for two of the models that give way to one another; one that gave way is loaded in ${load_ms} ms at least (${step.link}, ${rate} assumed), and longer where its file is not in the page cache`,
+    ];
+  }
   return [
     `weights: streamed: ${formatGib(step.bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step, which takes ${Math.ceil(1000 * step.seconds)} ms at least (${step.link}, ${rate} ${step.measured ? 'measured' : 'assumed'})`,
   ];

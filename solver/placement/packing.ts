@@ -16,8 +16,10 @@ import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts
 import { formatGib, memoryShare } from './unit-memory.ts';
 
 interface OpenDevice {
-  /** Without the arena. */
+  /** Without the arena, and without models that give way to one another. */
   bytes: number;
+  /** Of each model that gives way to others, what it takes while it is there. */
+  giving_way_bytes: readonly number[];
   /** What weights are streamed through, of all models of the device. */
   arena_bytes: number;
   /** Share of its time that its replicas are expected to compute. */
@@ -100,6 +102,7 @@ export class Packing {
       time_limit_s: option.time_limit_s,
       devices: Array.from({ length: devices }, () => ({
         bytes: 0,
+        giving_way_bytes: [],
         arena_bytes: 0,
         time: 0,
         models: [],
@@ -202,11 +205,23 @@ function sharedBy({ engine, model, device_count }: PlacementOption): 'native' | 
   return device_count === 1 && canSleep(engine, model.spec) ? 'turns' : 'one';
 }
 
+/** Of models that give way to one another, the one in use and the one that comes are there at once. */
+function reuseOf_bytes(giving_way_bytes: readonly number[]): number {
+  const [largest = 0, second = 0] = giving_way_bytes.toSorted((a, b) => b - a);
+  return largest + second;
+}
+
+/** The models of a device that give way to others, with one replica more. */
+function givingWay_bytes(device: OpenDevice, { memory }: PlacementOption): readonly number[] {
+  return memory.gives_way ? [...device.giving_way_bytes, memory.bytes_per_device] : device.giving_way_bytes;
+}
+
 /**
- * Of a device with one replica more, its arena left out: of engines that take turns one is awake, and the others leave
- * a little there.
+ * Of a device with one replica more, its arena and models that give way left out: of engines that take turns one is
+ * awake, and the others leave a little there.
  */
 function bytesWith(device: OpenDevice, option: PlacementOption): number {
+  if (option.memory.gives_way) return device.bytes;
   const bytes = option.memory.bytes_per_device - arenaOf_bytes(option);
   if (sharedBy(option) !== 'turns') return device.bytes + bytes;
   if (device.models.length === 0) return bytes;
@@ -216,7 +231,8 @@ function bytesWith(device: OpenDevice, option: PlacementOption): number {
 
 function fitsWith(device: OpenDevice, option: PlacementOption): boolean {
   const arena_bytes = Math.max(device.arena_bytes, arenaOf_bytes(option));
-  return bytesWith(device, option) + arena_bytes <= option.offer.devices.memory_bytes;
+  const reuse_bytes = reuseOf_bytes(givingWay_bytes(device, option));
+  return bytesWith(device, option) + reuse_bytes + arena_bytes <= option.offer.devices.memory_bytes;
 }
 
 function arenaOf_bytes({ memory }: PlacementOption): number {
@@ -224,11 +240,13 @@ function arenaOf_bytes({ memory }: PlacementOption): number {
 }
 
 /**
- * Memory of its node that a replica takes on this device: all of it on CPUs, but for the arena that is there for others
- * already, and the weights of an engine that sleeps.
+ * Memory of its node that a replica takes on this device: all of it on CPUs, but for the arena, or the room of models
+ * that give way to one another, that is there for others already; and the weights of an engine that sleeps.
  */
 function hostMemory(option: PlacementOption, device: OpenDevice): number {
   if (onRealGpu(option.offer)) return sharedBy(option) === 'turns' ? option.weight_bytes : 0;
+  if (option.memory.gives_way)
+    return reuseOf_bytes(givingWay_bytes(device, option)) - reuseOf_bytes(device.giving_way_bytes);
   const shared_bytes = Math.min(device.arena_bytes, arenaOf_bytes(option));
   return option.memory.bytes_per_device * devicesOnNode(option) - shared_bytes;
 }
@@ -243,6 +261,7 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
   for (let index = first; index < first + devicesOnNode(option); index++) {
     const device = node.devices[index]!;
     device.bytes = bytesWith(device, option);
+    device.giving_way_bytes = givingWay_bytes(device, option);
     device.arena_bytes = Math.max(device.arena_bytes, arenaOf_bytes(option));
     device.time += time;
     device.models.push(option.model.spec.name);
@@ -336,9 +355,10 @@ function residentByUnit(node: OpenNode, settings: PlacementSettings): ReadonlyMa
   let host_left = onRealGpu(offer)
     ? Number.POSITIVE_INFINITY
     : offer.memory_bytes - node.host_bytes - settings.host_overhead_bytes - sum(node.streamed_files.values());
-  for (const [index, { bytes, arena_bytes }] of node.devices.entries()) {
+  for (const [index, { bytes, giving_way_bytes, arena_bytes }] of node.devices.entries()) {
     const own = node.streamed.filter(({ device }) => device === index);
-    const left_bytes = Math.floor(pool_share * offer.devices.memory_bytes) - bytes - arena_bytes;
+    const taken_bytes = bytes + reuseOf_bytes(giving_way_bytes) + arena_bytes;
+    const left_bytes = Math.floor(pool_share * offer.devices.memory_bytes) - taken_bytes;
     const taken = residentLayers_bytes(own, Math.max(0, Math.min(left_bytes, host_left)));
     for (const [at, { unit }] of own.entries()) resident.set(unit, taken[at]!);
     host_left -= sum(taken);
@@ -352,6 +372,12 @@ function withResident(unit: UnitSpec, resident_bytes: number, device_memory_byte
   const device_bytes = unit.memory.device_bytes + resident_bytes;
   const share = memoryShare(device_bytes, device_memory_bytes);
   return { ...unit, memory: { ...unit.memory, device_bytes, resident_bytes, share } };
+}
+
+/** A unit that gives way to others with what its device has for all of them, which is known once all are there. */
+function withReuse(unit: UnitSpec, { giving_way_bytes }: OpenDevice): UnitSpec {
+  if (unit.model.weights !== 'reuse' || unit.memory === undefined) return unit;
+  return { ...unit, memory: { ...unit.memory, reuse_bytes: Math.ceil(reuseOf_bytes(giving_way_bytes)) } };
 }
 
 function sum(values: Iterable<number>): number {
@@ -371,7 +397,10 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const { memory_bytes, page_cache_bytes } = jobMemory(node, question);
   const resident = residentByUnit(node, question.settings);
   const units = node.units.map((unit) =>
-    withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes),
+    withReuse(
+      withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes),
+      node.devices[unit.first_device]!,
+    ),
   );
   const launch: PlannedLaunch = {
     node_kind: offer.node_kind,

@@ -28,6 +28,7 @@ import { shapeOf } from './model-facts.ts';
 import { type OptionCost, objectiveCost } from './objective.ts';
 import { type PlacementOption, placementOptions } from './options.ts';
 import { Packing, type Sharing } from './packing.ts';
+import { placeWithResidencies, withResidency } from './residencies.ts';
 import { tooLarge } from './too-large.ts';
 
 export interface PlaceOptions extends AllocationLimits {
@@ -56,12 +57,23 @@ interface Packed {
 /**
  * Places all replicas of all models; deterministic. The optimiser says how many replicas of each model go to which
  * node kind and how they are split; where devices do not suffice, native models share them; where its numbers do not
- * pack into nodes, every replica takes the best option that is left, largest weights first.
+ * pack into nodes, every replica takes the best option that is left, largest weights first. Where weights lie of models
+ * that leave it open is settled first, by trying (`residencies.ts`).
  * @throws HpcserveError E_INTERNAL where the checker finds the result unsound
  */
 export function place(question: PlacementQuestion, options: PlaceOptions = {}): Placement {
-  const rejected: RejectedOption[] = [];
   const estimator = options.estimator ?? new LatencyEstimator();
+  return placeWithResidencies(question, estimator, (settled) =>
+    placeSettled(settled, { ...options, estimator }),
+  );
+}
+
+function placeSettled(
+  question: PlacementQuestion,
+  options: PlaceOptions & { estimator: LatencyEstimator },
+): Placement {
+  const rejected: RejectedOption[] = [];
+  const { estimator } = options;
   const asked = [...question.models]
     .sort((a, b) => b.weight_bytes - a.weight_bytes || (a.spec.name < b.spec.name ? -1 : 1))
     .map((model): AskedModel => {
@@ -113,7 +125,13 @@ export function replicaCosts(
   replicas: (model: string) => number,
 ): ReadonlyMap<string, KindCost[]> {
   const byModel = new Map(
-    question.models.map((model) => [model.spec.name, feasibleOptions(model, question, [])]),
+    question.models.map((model) => {
+      const lying = feasibleOptions(model, question, []);
+      // Where weights lie is left to the plan, which streams what no device holds.
+      const isStreamed = lying.length === 0 && model.spec.weights === 'auto';
+      const options = isStreamed ? feasibleOptions(withResidency(model, 'streamed'), question, []) : lying;
+      return [model.spec.name, options];
+    }),
   );
   const costOf = objectiveCost({ ...question, running: undefined }, new LatencyEstimator(), byModel);
   const costs = new Map<string, KindCost[]>();

@@ -23,6 +23,8 @@ export interface UnitMemory {
   arena_bytes?: number;
   /** Of its layers, what stays beside the arena: known once all replicas have their places. Absent: nothing. */
   resident_bytes?: number;
+  /** Its memory is that of other models, too: of those that are so, the two largest of a device are there at once. */
+  gives_way?: true;
   /** Weights (or the arena), KV and what the engine computes in, on each device of the replica. */
   bytes_per_device: number;
   /** Of the device's declared memory, 0 to 1, rounded down to thousandths. */
@@ -147,6 +149,7 @@ export function sizeUnit(
     share: memoryShare(bytes_per_device, device.memory_bytes),
   };
   if (split.arena_bytes !== undefined) memory.arena_bytes = split.arena_bytes;
+  if (spec.weights === 'reuse') memory.gives_way = true;
   return memory;
 }
 

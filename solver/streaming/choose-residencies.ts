@@ -3,7 +3,8 @@
  * of the long tail, which is asked now and then, weights stay in host memory. A multiple-choice knapsack: each model
  * has one of its options, and together they fit.
  */
-import type { Residency, ResidencyCost } from './residency-cost.ts';
+import type { Residency } from '../../spec/plan.ts';
+import type { ResidencyCost } from './residency-cost.ts';
 
 export interface ModelOptions {
   name: string;
@@ -83,8 +84,9 @@ function shareOf(models: readonly ModelOptions[], chosen: readonly ResidencyCost
 
 function reasonFor(model: ModelOptions, chosen: ResidencyCost): string {
   const fastest = model.options.reduce((best, next) => (next.request_s < best.request_s ? next : best));
-  const ms = (seconds: number): string => `${(1000 * seconds).toFixed(0)} ms`;
-  if (chosen === fastest) return `a request takes ${ms(chosen.request_s)}, and nothing is faster`;
+  const took = (seconds: number): string =>
+    seconds < 10 ? `${(1000 * seconds).toFixed(0)} ms` : `${seconds.toFixed(0)} s`;
+  if (chosen === fastest) return `a request takes ${took(chosen.request_s)}, and nothing is faster`;
   const spared_gb = (fastest.device_bytes - chosen.device_bytes) / 1e9;
-  return `a request takes ${ms(chosen.request_s)}, ${fastest.residency} ${ms(fastest.request_s)} and ${spared_gb.toFixed(1)} GB more, which serve other models better`;
+  return `a request takes ${took(chosen.request_s)}, ${fastest.residency} ${took(fastest.request_s)} and ${spared_gb.toFixed(1)} GB more, which serve other models better`;
 }

@@ -5,8 +5,7 @@
  *   reuse      they are loaded when it is asked, and stay until others need the room (Tangram): as fast once there
  *   streamed   they stay in host memory and cross the link with every iteration: a switch costs nothing
  */
-
-export type Residency = 'resident' | 'reuse' | 'streamed';
+import type { Residency } from '../../spec/plan.ts';
 
 export interface ResidencyQuestion {
   weight_bytes: number;

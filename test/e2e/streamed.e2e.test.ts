@@ -29,6 +29,7 @@ beforeAll(async () => {
     { name: 'lies', ...common },
     { name: 'streams', ...common, weights: 'streamed' },
     { name: 'too', ...common, weights: 'streamed' },
+    { name: 'gives-way', ...common, weights: 'reuse' },
   ];
   // JSON is YAML.
   writeFileSync(join(home.folder, 'model.yaml'), JSON.stringify({ name: 'both', models }));
@@ -78,7 +79,8 @@ it('answers as one whose weights lie on the device, and in turn with another', a
   client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
   const expected = await answer('lies');
   expect(expected.length).toBeGreaterThan(10);
-  for (const model of ['streams', 'too', 'streams']) expect(await answer(model), model).toBe(expected);
+  for (const model of ['streams', 'too', 'gives-way', 'streams'])
+    expect(await answer(model), model).toBe(expected);
   const both = await Promise.all([answer('streams'), answer('too')]);
   expect(both).toEqual([expected, expected]);
 }, 120_000);
@@ -94,7 +96,12 @@ it('is shown as such', async () => {
     unit.model,
     unit.streamed !== undefined,
   ]);
-  expect(Object.fromEntries(streamed)).toEqual({ lies: false, streams: true, too: true });
+  expect(Object.fromEntries(streamed)).toEqual({
+    lies: false,
+    streams: true,
+    too: true,
+    'gives-way': false,
+  });
 });
 
 it('is planned again with the rate that its link was measured at', async () => {
@@ -103,6 +110,14 @@ it('is planned again with the rate that its link was measured at', async () => {
   expect(stdout.replaceAll(/\s+/g, ' ')).toMatch(
     /weights: streamed: .* ms at least \(copies in its memory, [\d.]+ GB\/s measured\)/,
   );
+});
+
+it('is left to the plan, which says where weights lie and why', async () => {
+  const model = { name: 'open', source: './deep.gguf', engine: 'native', weights: 'auto', cpu_threads: 1 };
+  writeFileSync(join(home.folder, 'open.yaml'), JSON.stringify({ name: 'open', models: [model] }));
+  const { code, stdout, stderr } = await home.run(['plan', 'open.yaml']);
+  expect(code, stderr).toBe(0);
+  expect(stdout.replaceAll(/\s+/g, ' ')).toMatch(/weights: auto: resident: the devices hold all models so/);
 });
 
 it('is refused by name where another engine is to compute it', async () => {

@@ -70,6 +70,17 @@ test.each([
   },
 );
 
+test('models that give way to one another have one room in the pool of a device that only ggml knows', () => {
+  const device = { ...group(8 * gib).devices[0]!, ggml_device: 'Vulkan0', only_ggml: true as const };
+  const memory = { device_bytes: gib, kv_bytes: 1e6, share: 0.1 };
+  const unit = (name: string, more: object) => unitOf({ name }, { memory: { ...memory, ...more } });
+  const units = [
+    unit('keeps', {}),
+    ...['a', 'b', 'c'].map((name) => unit(name, { reuse_bytes: 2 * gib })),
+  ] as unknown as UnitGroup['units'];
+  expect(sizeOf(large, { group: { ...group(8 * gib), devices: [device], units } })).toBe(3 * gib);
+});
+
 test('a model that is larger than its pool is refused with the limit that made it so', () => {
   const refusal = (context: Parameters<typeof checkPool>[1], weight_bytes: number): unknown => {
     checkPool(unitOf({ name: 'fits' }, { weight_bytes: 8.5e8 }), context, large);

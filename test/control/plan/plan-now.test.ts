@@ -128,6 +128,24 @@ it('is as before where the other has its nodes, or wants them no more', async ()
   expect(await kindPlanned('other')).toBe(first);
 });
 
+it('leaves weights where they lie of replicas that run, unless much is gained', async () => {
+  const source = join(place.folder, 'tiny.gguf');
+  const model = { name: 'demo', source, context_tokens: 512, max_sequences: 2, devices: { kind: 'gpu' } };
+  const spec = deploymentSchema.parse({ name: 'demo', models: [{ ...model, weights: 'auto' }] });
+  const planned = async () => (await planNow(operations, spec, '/model.yaml')).plan;
+  const first = await planned();
+  expect(first.launches[0]!.units[0]!.model.weights).toBe('resident');
+  // So small a model takes as long either way.
+  const streamed = deploymentSchema.parse({ name: 'demo', models: [{ ...model, weights: 'streamed' }] });
+  const { plan } = await planNow(operations, streamed, '/model.yaml');
+  const launch = { ...launchRecord(1, { phase: 'submitted' }), planned: plan.launches[0]! };
+  place.store.prepareDeployment('demo');
+  place.store.write(deploymentState([launch], { name: 'demo', desired: 'serving' }));
+  const next = await planned();
+  expect(next.launches[0]!.units[0]!.model.weights).toBe('streamed');
+  expect(next.models[0]!.reasons[0]).toMatch(/^weights: auto: streamed: it runs so/);
+});
+
 it('counts on no device of this machine that another deployment has', async () => {
   const libraries = join(place.folder, 'libraries');
   mkdirSync(libraries);
