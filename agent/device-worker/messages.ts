@@ -56,6 +56,8 @@ export type ToWorker =
       arena_bytes?: number;
       /** Of the pool, for layers of such models that stay; absent: none do. */
       resident_bytes?: number;
+      /** What the plan counted on for everything else of the device; where the pool is smaller, fewer layers stay. */
+      beside_bytes?: number;
       /** Cores of the device, where they are its own; the worker's threads stay on them. */
       cores?: number[];
       library_dir?: string;

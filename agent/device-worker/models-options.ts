@@ -13,6 +13,7 @@ export interface ModelsOptions {
   /** See `ComputeThreadOptions`. */
   arena_bytes?: number | undefined;
   resident_bytes?: number | undefined;
+  beside_bytes?: number | undefined;
   /** Where hashes of tensors are kept; absent: files do not share tensors. */
   hash_dir?: string;
   /** See `DevicePoolOptions`. */

@@ -15,6 +15,7 @@ import { reportMemory } from './memory-report.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
+import type { ModelsOptions } from './models-options.ts';
 import { AnswerMover } from './moving/answer-mover.ts';
 import { OutputLengthStore } from './output-length-store.ts';
 import { ProfileStore } from './profile-store.ts';
@@ -137,8 +138,7 @@ class DeviceWorker {
     const models = new Models({
       threads,
       pool_bytes,
-      arena_bytes: message.arena_bytes,
-      resident_bytes: message.resident_bytes,
+      ...streamingOf(message),
       ggml_device: message.ggml_device,
       parking: message.parking,
       settings: { ...workerSharing, ...message.sharing },
@@ -240,6 +240,15 @@ class DeviceWorker {
       throw new HpcserveError('E_INTERNAL', { what: 'the device worker was not configured yet' });
     return { models, server };
   }
+}
+
+/** What weights are streamed through, and what stays. */
+function streamingOf({
+  arena_bytes,
+  resident_bytes,
+  beside_bytes,
+}: Configuration): Pick<ModelsOptions, 'arena_bytes' | 'resident_bytes' | 'beside_bytes'> {
+  return { arena_bytes, resident_bytes, beside_bytes };
 }
 
 if (!process.send) {

@@ -21,7 +21,7 @@ import { environmentFor } from './device-visibility.ts';
 import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { ModelReports } from './model-reports.ts';
 import { parkingFolder } from './parking-folder.ts';
-import { checkPool, poolSize_bytes } from './pool-size.ts';
+import { checkPool, plannedBeside_bytes, poolSize_bytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
 import { isSpare, stagePlace } from './stage-place.ts';
 import { areNews, type StageTimes, stageTimes } from './stage-times.ts';
@@ -413,7 +413,11 @@ function configurationOf(
   const arena_bytes = Math.max(0, ...group.units.map(({ memory }) => memory?.arena_bytes ?? 0));
   if (arena_bytes > 0) message.arena_bytes = arena_bytes;
   const resident_bytes = group.units.reduce((sum, { memory }) => sum + (memory?.resident_bytes ?? 0), 0);
-  if (resident_bytes > 0) message.resident_bytes = resident_bytes;
+  if (resident_bytes > 0) {
+    message.resident_bytes = resident_bytes;
+    if (group.units.every(({ memory }) => memory !== undefined))
+      message.beside_bytes = plannedBeside_bytes(group.units);
+  }
   const manifest_file = manifestOf(context);
   if (manifest_file !== undefined) message.manifest_file = manifest_file;
   if (library_dir !== undefined) message.library_dir = library_dir;

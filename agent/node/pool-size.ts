@@ -80,15 +80,20 @@ function acceleratorPool_bytes({ group, sharing }: PoolContext): number {
   const planned = group.units.map(({ memory }) => memory);
   if (!group.devices.some(({ only_ggml }) => only_ggml) || planned.includes(undefined)) return share;
   // Models whose weights are streamed have one arena.
-  const arenas = planned.map((memory) => memory?.arena_bytes ?? 0);
-  // So have those that give way to one another what is there for two of them.
-  const reused = planned.map((memory) => memory?.reuse_bytes ?? 0);
-  const own_bytes = planned.reduce(
-    (sum, memory, at) =>
-      sum + (memory?.reuse_bytes === undefined ? (memory?.device_bytes ?? 0) - arenas[at]! : 0),
-    0,
-  );
-  return Math.min(share, own_bytes + Math.max(0, ...arenas) + Math.max(0, ...reused));
+  const arena_bytes = Math.max(0, ...planned.map((memory) => memory?.arena_bytes ?? 0));
+  const resident_bytes = planned.reduce((sum, memory) => sum + (memory?.resident_bytes ?? 0), 0);
+  return Math.min(share, plannedBeside_bytes(group.units) + arena_bytes + resident_bytes);
+}
+
+/** What the plan gave the models of a device, but for the arena of those that are streamed and the layers that stay. */
+export function plannedBeside_bytes(units: readonly Pick<UnitSpec, 'memory'>[]): number {
+  // Those that give way to one another have what is there for two of them.
+  const reuse_bytes = Math.max(0, ...units.map(({ memory }) => memory?.reuse_bytes ?? 0));
+  return units.reduce((sum, { memory }) => {
+    if (memory === undefined || memory.reuse_bytes !== undefined) return sum;
+    const { device_bytes, arena_bytes = 0, resident_bytes = 0 } = memory;
+    return sum + device_bytes - arena_bytes - resident_bytes;
+  }, reuse_bytes);
 }
 
 function usable(

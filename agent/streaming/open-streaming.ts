@@ -22,6 +22,8 @@ import { StreamingExecutor } from './streaming-executor.ts';
 export interface StreamingEngineOptions {
   /** Of the arena's bytes for parts that stay, what this model may have. Default: 0. */
   resident_bytes?: number;
+  /** Of what was to stay, what the arena was not given. Default: 0. */
+  lacking_bytes?: number;
   /** Absent: memory of its own. */
   kv?: KvSource;
   /** See `EngineResources`. */
@@ -61,7 +63,7 @@ export function openStreamingEngine(
             weights.free(),
       ),
     );
-    const { parts, lacking_bytes } = placeParts(arena, file, layers, more.resident_bytes ?? 0, taken);
+    const { parts, lacking_bytes } = placeParts(arena, file, layers, more, taken);
     const kv = new KvMemory(
       arena.backend,
       file.model,
@@ -122,12 +124,12 @@ function placeParts(
   arena: StreamingArena,
   { gguf }: ModelFile,
   layers: readonly LayerPart[],
-  resident_bytes: number,
+  { resident_bytes = 0, ...more }: StreamingEngineOptions,
   taken: number[],
 ): { parts: StreamPart[]; lacking_bytes: number } {
   const tensors = layers.map(({ weights }, order) => ({ bytes: weights.bytes, uses_per_s: 1, order }));
   const resident = new Set<number>();
-  let lacking_bytes = 0;
+  let { lacking_bytes = 0 } = more;
   for (const index of residentTensors(tensors, resident_bytes)) {
     const { weights } = layers[index]!;
     const offset = arena.takeResident(weights.bytes);

@@ -14,6 +14,8 @@ export interface StreamingShare {
   arena_bytes: number;
   /** The same beside it, for layers that stay, of all such models together. */
   resident_bytes: number;
+  /** What the plan counted on for everything else that the pool holds; absent: nothing is known of it. */
+  beside_bytes?: number | undefined;
   /** That bring weights. */
   copy_threads: number;
   /** That compute meanwhile. */
@@ -78,8 +80,12 @@ export class StreamedModels {
       });
     const arena = this.#takeArena(share);
     try {
+      // Where the arena has less than was planned, every model does.
+      const part = share.resident_bytes > 0 ? Math.min(1, arena.resident_bytes / share.resident_bytes) : 0;
+      const given_bytes = Math.floor(part * resident_bytes);
       const { engine } = openStreamingEngine({ ...options, threads: share.compute_threads }, arena, {
-        resident_bytes,
+        resident_bytes: given_bytes,
+        lacking_bytes: resident_bytes - given_bytes,
         kv: this.#pool().kv(name),
         disk: this.#pool().disk,
         on_part: () => this.#around.beat(),
@@ -106,12 +112,24 @@ export class StreamedModels {
     return this.#arena;
   }
 
-  /** Where the pool has no room for all that is to stay, less of it does. */
-  #openArena({ arena_bytes: ring_bytes, resident_bytes, copy_threads }: StreamingShare): StreamingArena {
+  /**
+   * Where the pool has no room for all that is to stay, less of it does. A pool that is smaller than was planned (the
+   * site's limit, memory that a stranger has) lacks first what was left over: models that were to lie there, those that
+   * rest now among them, keep their room.
+   */
+  #openArena({
+    arena_bytes: ring_bytes,
+    beside_bytes,
+    copy_threads,
+    ...share
+  }: StreamingShare): StreamingArena {
     const pool = this.#pool();
     this.#loader ??= new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
-    for (const share of resident_bytes > 0 ? resident_shares : []) {
-      const options = { ring_bytes, resident_bytes: Math.floor(share * resident_bytes), copy_threads };
+    const left_bytes =
+      beside_bytes === undefined ? share.resident_bytes : pool.memory.bytes - beside_bytes - ring_bytes;
+    const resident_bytes = Math.max(0, Math.min(share.resident_bytes, left_bytes));
+    for (const part of resident_bytes > 0 ? resident_shares : []) {
+      const options = { ring_bytes, resident_bytes: Math.floor(part * resident_bytes), copy_threads };
       try {
         return new StreamingArena(pool, this.#loader, options);
       } catch (error) {

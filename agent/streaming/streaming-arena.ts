@@ -66,6 +66,11 @@ export class StreamingArena {
     this.#resident = { begin: place.offset + ring_bytes, end: place.offset + this.bytes };
   }
 
+  /** For parts that stay, of all models together. */
+  get resident_bytes(): number {
+    return this.#resident.end - this.#resident.begin;
+  }
+
   get alignment_bytes(): number {
     return alignment_bytes;
   }

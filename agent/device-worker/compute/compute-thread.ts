@@ -19,6 +19,8 @@ export interface ComputeThreadOptions {
   arena_bytes?: number | undefined;
   /** The same, for layers of such models that stay. */
   resident_bytes?: number | undefined;
+  /** What the plan counted on beside both; absent: nothing is known of it. */
+  beside_bytes?: number | undefined;
   /** Where hashes of tensors are kept. */
   hash_dir?: string;
   /** See `TensorLoaderOptions`. */
@@ -88,7 +90,7 @@ export class ComputeThread {
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {
     const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket, ggml_device } = options;
-    const { arena_bytes, resident_bytes = 0, parking } = options;
+    const { arena_bytes, resident_bytes = 0, beside_bytes, parking } = options;
     const pool: ComputeThreadData['pool'] = { threads, pool_bytes };
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
@@ -99,6 +101,7 @@ export class ComputeThread {
       data.streaming = {
         arena_bytes,
         resident_bytes,
+        beside_bytes,
         ...streamingThreads(threads, ggml_device === undefined),
       };
     return new Worker(compiledFile('agent/device-worker/compute/main.js'), {

@@ -191,6 +191,38 @@ describe('bad input', () => {
     }
   }, 60_000);
 
+  it('in a pool that is smaller than was planned fewer layers stay, of each model, and neighbours keep their room', async () => {
+    const worker = new WorkerHarness();
+    try {
+      const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'BF16', seed, layers)));
+      const left_bytes = 8 * mib;
+      const pool_bytes = 48 * mib;
+      await worker.configure(
+        { profile_ms: 50 },
+        {
+          arena_bytes,
+          resident_bytes: 16 * mib,
+          beside_bytes: pool_bytes - arena_bytes - left_bytes,
+          pool_bytes,
+        },
+      );
+      for (const [index, model_path] of paths.entries())
+        await worker.load({ name: `streamed-${index}`, model_path, ...streamed, resident_bytes: 8 * mib });
+      expect((await poolOf(worker)).arena_bytes).toBe(arena_bytes + left_bytes);
+      await worker.load({ name: 'resident', model_path: paths[0]!, ...resident });
+      expect(await complete(worker, 'streamed-0', 1)).toEqual(await complete(worker, 'resident', 1));
+      for (const index of [0, 1]) {
+        const load = await worker.report(`streamed-${index}`, ({ streamed: any }) => any !== undefined);
+        const { resident_bytes, because } = load.streamed!;
+        expect(resident_bytes).toBeGreaterThan(left_bytes / 4);
+        expect(resident_bytes).toBeLessThanOrEqual(left_bytes / 2);
+        expect(because?.join()).toMatch(/were to stay, 4 MiB come with every step/);
+      }
+    } finally {
+      await worker.close();
+    }
+  }, 60_000);
+
   it('a pool without room for the arena says so', async () => {
     const worker = new WorkerHarness();
     try {

@@ -79,3 +79,34 @@ test('layers stay as the plan says; the link is measured; a model that failed is
   expect(Object.keys(workerOf(after).layouts!).sort()).toEqual(['lies', 'streams']);
   expect(await answer(site, record, 'streams')).toBe(expected);
 });
+
+test('layers give way first where the site makes the pool smaller than the plan', async () => {
+  await using site = await Site.open();
+  const model_path = await deepModel('tiny-llama', 'BF16', 1, 16);
+  const unit = { engine: 'native', device_kind: 'gpu', weight_bytes: statSync(model_path).size } as const;
+  const native = { engine: 'native', kernels: 'ggml', batch_invariant: false } as const;
+  const beside = { device_bytes: 40 * mib, kv_bytes: 8 * mib, share: 0.2 };
+  const resident_bytes = 12 * mib;
+  const left_bytes = 3 * mib;
+  const streams = { ...memory, device_bytes: 20 * mib + 4 * mib + resident_bytes, resident_bytes };
+  const agent = await site.start(
+    [
+      unitOf({ name: 'streams', ...native, weights: 'streamed' }, { ...unit, model_path, memory: streams }),
+      unitOf({ name: 'lies', ...native }, { ...unit, model_path, memory: beside }),
+    ],
+    { ...emulated, sharing: { pool_gb: (60 * mib + 4 * mib + left_bytes) / 1e9 } as never },
+  );
+  const record = await site.serving('streams');
+  const state = await agent.stateWhere(
+    (now) =>
+      workerOf(now).streamed?.streams !== undefined &&
+      workerOf(now).models.every(({ state: is }) => is === 'serving'),
+    'both to serve',
+  );
+  const told = workerOf(state).streamed!.streams!;
+  expect(told.resident_bytes).toBeGreaterThan(left_bytes / 2);
+  // The pool has whole huge pages.
+  expect(told.resident_bytes).toBeLessThanOrEqual(left_bytes + 2 * mib);
+  expect(told.because?.join()).toMatch(/were to stay, \d+ MiB come with every step/);
+  expect(await answer(site, record, 'streams')).toBe(await answer(site, record, 'lies'));
+});
