@@ -69,6 +69,16 @@ export function migSlice(
   };
 }
 
+/** How many slices of that name a GPU has room for; undefined where the name is no slice of a known GPU. */
+export function slicesOfGpu(model: string): number | undefined {
+  const slice = migSlice(model);
+  const parent = slice && deviceNamed(slice.device.name.replace(/-\dg\.\d+gb$/, ''));
+  if (slice === undefined || parent === undefined) return undefined;
+  const byMemory = parent.memory_bandwidth_bytes_per_s / slice.device.memory_bandwidth_bytes_per_s;
+  const byCompute = parent.tdp_w / slice.device.tdp_w;
+  return Math.max(1, Math.floor(Math.min(byMemory, byCompute) + 1e-6));
+}
+
 /** A100 is of 40 or 80 GB: the one whose slices have this size. */
 function parentOf(name: string, gigabytes: number): DeviceSpec | undefined {
   const first = deviceNamed(name);

@@ -36,6 +36,8 @@ export interface Describing {
   devices_left: ReadonlyMap<PlacementOption['offer'], number>;
   /** Of streamed weights: what every replica of an option has staying on its device. */
   resident_bytes: (option: PlacementOption) => number;
+  /** The same: of the rate of its link, what every replica gets at least. */
+  link_share: (option: PlacementOption) => number;
 }
 
 /** @param placed with at least one option */
@@ -57,6 +59,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     engine: first.engine,
     reasons: [
       ...new Set(entries.flatMap(([option]) => option.reasons)),
+      ...new Set(running.flatMap(([option]) => sharedLinkWords(option, about.link_share(option)))),
       ...new Set(running.flatMap(([option]) => residentWords(option, about))),
       ...new Set(entries.flatMap(([option]) => [batchWords(option), ...speedWords(option)])),
       ...(where.length > 0 ? [`replicas: ${where.join(', ')}`] : []),
@@ -79,14 +82,26 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
 /** The option as it is once all replicas have their places. */
 function withResident(option: PlacementOption, about: Describing): PlacementOption {
   const resident_bytes = about.resident_bytes(option);
-  return resident_bytes === 0 ? option : { ...option, memory: { ...option.memory, resident_bytes } };
+  const link_share = about.link_share(option);
+  const alone = link_share === 1 ? option : { ...option, link_share };
+  return resident_bytes === 0 ? alone : { ...alone, memory: { ...option.memory, resident_bytes } };
+}
+
+/** What a link that others read over, too, leaves. */
+function sharedLinkWords({ offer, seen, model, device }: PlacementOption, link_share: number): string[] {
+  // What was measured beside others has their part.
+  if (link_share >= 0.995 || seen?.link_bytes_per_s !== undefined) return [];
+  const { link, link_bytes_per_s } = streamedStep(model, device, seen, 0, link_share);
+  return [
+    `slices of ${offer.devices.model} that stream share a link (${link}): ${Math.round(100 * link_share)} % of it are left for one that streams, ${Number((link_bytes_per_s / 1e9).toPrecision(2))} GB/s`,
+  ];
 }
 
 function residentWords(option: PlacementOption, about: Describing): string[] {
   const resident_bytes = about.resident_bytes(option);
   if (resident_bytes === 0) return [];
   const { model, device, seen, offer } = option;
-  const { bytes, seconds } = streamedStep(model, device, seen, resident_bytes);
+  const { bytes, seconds } = streamedStep(model, device, seen, resident_bytes, about.link_share(option));
   const rest =
     bytes > 0
       ? `a step brings ${formatGib(bytes)}, which takes ${Math.ceil(1000 * seconds)} ms at least`

@@ -167,6 +167,12 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
   };
   const { arena_bytes, resident_bytes } = option.memory;
   if (arena_bytes !== undefined)
-    config.streamed_s = streamedStep(model, option.device, option.seen, resident_bytes).seconds;
+    config.streamed_s = streamedStep(
+      model,
+      option.device,
+      option.seen,
+      resident_bytes,
+      option.link_share,
+    ).seconds;
   return config;
 }

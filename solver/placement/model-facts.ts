@@ -36,15 +36,19 @@ export interface StreamedStep {
   seconds: number;
 }
 
-/** @param resident_bytes of an arena, for layers that stay */
+/**
+ * @param resident_bytes of an arena, for layers that stay
+ * @param link_share of the link's rate, what others leave; of a rate that was measured they have their part already
+ */
 export function streamedStep(
   model: PlacementModel,
   device: DeviceSpec,
   seen: EngineSeen | undefined,
   resident_bytes = 0,
+  link_share = 1,
 ): StreamedStep {
   const assumed = hostLink(device);
-  const link_bytes_per_s = seen?.link_bytes_per_s ?? assumed.bytes_per_s;
+  const link_bytes_per_s = seen?.link_bytes_per_s ?? link_share * assumed.bytes_per_s;
   const bytes = Math.max(0, streamingOf(model).step_bytes - sparedStep_bytes(resident_bytes));
   return {
     bytes,

@@ -60,6 +60,8 @@ export interface PlacementOption {
   weight_bytes: number;
   /** Sequences computed at once, and tokens of one step. */
   batch: EngineDefaults;
+  /** Of the rate of its link, what others leave, where weights are streamed; absent: all of it. */
+  link_share?: number;
   /** What engines that run so said of themselves; predictions count with it. What is planned does not change by it. */
   seen?: EngineSeen;
   time_limit_s?: number;

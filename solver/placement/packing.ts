@@ -11,8 +11,10 @@ import {
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
+import { isCrowded, type LinkedDevice, leastLoaded, linkShare, type StreamedDemand } from './link-budget.ts';
+import { streamedStep } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
-import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
+import { residentLayers_bytes, type StreamedReplica, stepsOf_per_s } from './resident-layers.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
 
 interface OpenDevice {
@@ -53,6 +55,7 @@ interface OpenNode {
 }
 
 interface StreamedUnit extends StreamedReplica {
+  option: PlacementOption;
   unit: string;
   device: number;
 }
@@ -88,7 +91,7 @@ export class Packing {
     for (const node of this.#nodes) {
       if (option.nodes > 1 || node.count > 1) continue;
       if (node.offer !== option.offer || node.time_limit_s !== option.time_limit_s) continue;
-      const first = this.#firstDevice(option, node, sharing, time);
+      const first = this.#firstDevice(option, node, sharing, time, replicas);
       if (first === undefined) continue;
       take(option, unitOf(option, replica, replicas, first), node, time);
       return true;
@@ -159,12 +162,29 @@ export class Packing {
     return [...new Set(warnings)];
   }
 
+  /** Of the rate of its link, what the replicas of an option get at least; 1: all of it. */
+  linkShare(option: PlacementOption): number {
+    const shares = this.#nodes.flatMap((node) =>
+      node.streamed
+        .filter((own) => own.option === option)
+        .map((own) => linkShare(demandOf(own), own.device, linkedDevices(node, []), node.offer)),
+    );
+    return Math.min(1, ...shares);
+  }
+
   launches(): PlannedLaunch[] {
     return this.#nodes.flatMap((node) => jobsOf(launchOf(node, this.#question)));
   }
 
-  #firstDevice(option: PlacementOption, node: OpenNode, sharing: Sharing, time: number): number | undefined {
+  #firstDevice(
+    option: PlacementOption,
+    node: OpenNode,
+    sharing: Sharing,
+    time: number,
+    replicas: number,
+  ): number | undefined {
     const { shared_time_max, host_overhead_bytes } = this.#question.settings;
+    const { offer } = option;
     const isHeld = (device: OpenDevice): boolean => {
       const host_bytes = node.host_bytes + hostMemory(option, device);
       return host_bytes === 0 || host_bytes + host_overhead_bytes <= option.offer.memory_bytes;
@@ -183,6 +203,19 @@ export class Packing {
         fitsWith(device, option)
       );
     };
+    if (option.memory.arena_bytes !== undefined) {
+      const allowed = [...node.devices.keys()].filter(fits);
+      const demand = demandOf({ option, model: option.model, replicas });
+      const linked = (others: readonly number[]): LinkedDevice[] => linkedDevices(node, others);
+      if (sharing !== 'none')
+        return leastLoaded(demand, allowed, linked(allowed), offer, { strict: sharing === 'light' });
+      // Its job gets the next device, whichever is empty: another one is only on another node.
+      const [first] = allowed;
+      const others = this.#nodesLeft(offer) >= option.nodes;
+      return first !== undefined && others && isCrowded(demand, first, linked([first]), offer)
+        ? undefined
+        : first;
+    }
     for (let first = 0; first + option.device_count <= node.devices.length; first++) {
       let all = true;
       for (let index = first; index < first + option.device_count; index++) all &&= fits(index);
@@ -197,6 +230,28 @@ function cpusLeft(option: PlacementOption, node: OpenNode, device: number): bool
   let taken = 0;
   for (const [index, threads] of node.threads_by_device) if (index !== device) taken += threads;
   return taken + option.threads <= node.cpus;
+}
+
+/** What a streamed replica asks of its link, but for layers that stay: what stays is known in the end. */
+function demandOf({
+  option,
+  model,
+  replicas,
+}: Pick<StreamedUnit, 'option' | 'model' | 'replicas'>): StreamedDemand {
+  const { bytes, seconds, link_bytes_per_s } = streamedStep(model, option.device, option.seen);
+  const steps_per_s = stepsOf_per_s({ model, replicas });
+  return { model: model.spec.name, step_bytes: bytes, step_s: seconds, steps_per_s, link_bytes_per_s };
+}
+
+/** Devices of a node that something is on, and some others. */
+function linkedDevices(node: OpenNode, others: readonly number[]): LinkedDevice[] {
+  return [...node.devices.entries()]
+    .filter(([index, { models }]) => models.length > 0 || others.includes(index))
+    .map(([index, { time }]) => {
+      const streamed = node.streamed.filter(({ device }) => device === index).map(demandOf);
+      const streaming = streamed.reduce((sum, { step_s, steps_per_s }) => sum + step_s * steps_per_s, 0);
+      return { index, time: Math.max(0, time - streaming), streamed };
+    });
 }
 
 /** With whom a replica may share a device. */
@@ -270,7 +325,7 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
   if (option.memory.arena_bytes !== undefined) {
     node.streamed_files.set(unit.model_path, option.weight_bytes);
     const replicas = Number(unit.model.replicas);
-    node.streamed.push({ unit: unit.unit, device: first, model: option.model, replicas });
+    node.streamed.push({ option, unit: unit.unit, device: first, model: option.model, replicas });
   }
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);

@@ -385,7 +385,8 @@ function placementOf(
       if (own === undefined) return [];
       const placedModel: PlacedModel = { model: each.model, options: each.options, placed: own };
       const resident_bytes = (option: PlacementOption): number => residentOf(option, launches);
-      const planned = plannedModel(placedModel, { ...inputs, devices_left, resident_bytes });
+      const link_share = (option: PlacementOption): number => packing.linkShare(option);
+      const planned = plannedModel(placedModel, { ...inputs, devices_left, resident_bytes, link_share });
       return [{ planned, warnings: placementWarnings(planned, own, each.model) }];
     })
     .sort((a, b) => order.get(a.planned.model)! - order.get(b.planned.model)!);

@@ -50,7 +50,7 @@ export function withoutResident(launch: PlannedLaunch): PlannedLaunch {
 }
 
 /** Steps of a replica, each of which needs every layer: one a token of an answer, and one for its prompt. */
-function stepsOf_per_s({ model, replicas }: StreamedReplica): number {
+export function stepsOf_per_s({ model, replicas }: StreamedReplica): number {
   const { rate_per_s, output_tokens } = workloadOf(model);
   return (rate_per_s * (1 + output_tokens)) / replicas;
 }
