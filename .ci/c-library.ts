@@ -1,4 +1,4 @@
-/** Compiles a library of ours from C, where there is a compiler; nothing is compiled anew that did not change. */
+/** Compiles a library of ours, where there is a compiler; nothing is compiled anew that did not change. */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
@@ -18,16 +18,23 @@ export interface CLibrary {
   sources: string;
   files: readonly string[];
   flags: readonly string[];
+  /** What the compiler is told of every library of the language. Default: `plain_c`. */
+  language?: readonly string[];
   /** Of the linker, behind the objects. */
   links: readonly string[];
   /** Path of the library; its folder is made. */
   library: string;
 }
 
+const plain_c = ['-std=gnu11', '-fPIC', '-fvisibility=hidden', '-shared', '-Wall', '-Wextra'];
+
 /** @throws Error in the compiler's words; then there is no library */
-export function compileLibrary({ sources, files, flags, links, library }: CLibrary, compiler: string): void {
+export function compileLibrary(
+  { sources, files, flags, language = plain_c, links, library }: CLibrary,
+  compiler: string,
+): void {
   const version = spawnSync(compiler, ['--version'], { encoding: 'utf8' });
-  const hash = createHash('sha256').update(JSON.stringify([version.stdout, files, flags, links]));
+  const hash = createHash('sha256').update(JSON.stringify([version.stdout, files, flags, language, links]));
   for (const file of readdirSync(sources).sort()) hash.update(file).update(readFileSync(join(sources, file)));
   const wanted = hash.digest('hex');
   const stamp = `${library}.compiled`;
@@ -37,8 +44,7 @@ export function compileLibrary({ sources, files, flags, links, library }: CLibra
   try {
     const compiled = join(work, basename(library));
     const paths = files.map((file) => join(sources, file));
-    const shared = ['-std=gnu11', '-fPIC', '-fvisibility=hidden', '-shared', '-Wall', '-Wextra'];
-    runCompiler(compiler, [...shared, ...flags, '-o', compiled, ...paths, ...links]);
+    runCompiler(compiler, [...language, ...flags, '-o', compiled, ...paths, ...links]);
     renameSync(compiled, library);
     writeFileSync(stamp, wanted);
   } catch (error) {

