@@ -27,6 +27,7 @@ export const benches: Record<string, () => Promise<Bench>> = {
   bursts: async () => (await import('./bursts/index.ts')).burstsBench,
   streaming: async () => (await import('./streaming/index.ts')).streamingBench,
   'streaming-sim': async () => (await import('./streaming-sim/index.ts')).streamingSimulatedBench,
+  hybridgemm: async () => (await import('./hybridgemm/index.ts')).hybridGemmBench,
   kv: async () => (await import('./kv/index.ts')).kvBench,
   'kv-transfer': async () => (await import('./kv-transfer/index.ts')).kvTransferBench,
 };

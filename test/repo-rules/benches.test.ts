@@ -25,6 +25,7 @@ describe('a bench that lacks its data', () => {
     ['engines', 'npm run engines -- vllm'],
     ['routers', 'npm run engines -- routers'],
     ['loss', 'npm run engines -- vllm'],
+    ['hybridgemm', 'a GPU'],
   ])('fails before it measures: %s says what is missing and how to get it', (name, mend) => {
     const nowhere = {
       HPCSERVE_TRUTH: '/none',
