@@ -217,6 +217,11 @@ export interface StageTime {
   end: number;
   /** Mean over the last batches; 0 before the first. */
   computed_us: number;
+  /**
+   * Batches that lie before the stage while it computes others, on average over the last ones; agents of earlier
+   * versions do not say.
+   */
+  waiting?: number | undefined;
 }
 
 export interface ModelInfo

@@ -1,3 +1,4 @@
+import { monotonic_ms } from '../../host/clock.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
@@ -10,7 +11,6 @@ import { learnContents } from '../memory/learn-contents.ts';
 import { SharedTensors } from '../memory/peers/shared-tensors.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
 import { toldWeights } from '../streaming/told-weights.ts';
-import { monotonic_ms } from './clock.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { KvAsk, KvTold } from './compute/kv-messages.ts';
 import type { FromCompute, ScheduleReport, Submission, ToCompute, TokenOutput } from './compute/messages.ts';

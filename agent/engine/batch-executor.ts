@@ -13,6 +13,11 @@ export interface BatchOutputs {
   damaged: readonly number[];
 }
 
+/** What is told of a stage, of all that is known. */
+export function stageTimeOf({ begin, end, computed_us, waiting }: StageTime): StageTime {
+  return { begin, end, computed_us, waiting };
+}
+
 /** What an engine asks of the stages on its device. */
 export type StageSummary = Pick<
   Stage,

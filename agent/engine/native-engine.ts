@@ -15,7 +15,7 @@ import type {
 } from '../../spec/engine-contract.ts';
 import type { Backend } from '../backend/backend.ts';
 import { ArrivingKv } from './arriving-kv.ts';
-import type { BatchExecutor, StageSummary } from './batch-executor.ts';
+import { type BatchExecutor, type StageSummary, stageTimeOf } from './batch-executor.ts';
 import { type ChangingSequences, truncate, unsubmit, widenRows } from './changing-sequences.ts';
 import { DetachedSequence, type HeldKv } from './detached-sequence.ts';
 import { finishPooled, poolRows } from './embedding.ts';
@@ -164,7 +164,7 @@ export class NativeEngine implements Engine, ChangingSequences {
       batch_invariant: this.#whole.batch_invariant,
       kv_bytes: this.#kvTokensMax * this.#whole.kv.token_bytes,
       compute_bytes: this.#whole.compute_bytes,
-      stages: this.#executor.stages?.map(({ begin, end, computed_us }) => ({ begin, end, computed_us })),
+      stages: this.#executor.stages?.map(stageTimeOf),
     };
   }
 

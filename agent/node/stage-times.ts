@@ -8,6 +8,8 @@ export type StageTimes = Readonly<Record<string, readonly StageTime[]>>;
  * A stage that takes so much more or less is told. Lower: plans know sooner; higher: fewer writes of the state file.
  */
 const news_share = 0.25;
+/** Or a queue before it that is longer or shorter by so many batches. As above. */
+const news_batches = 0.5;
 
 /** As a worker reports them; undefined where it coordinates no pipeline that has computed. */
 export function stageTimes(loads: readonly ModelLoad[]): StageTimes | undefined {
@@ -15,15 +17,16 @@ export function stageTimes(loads: readonly ModelLoad[]): StageTimes | undefined 
   return found.length > 0 ? Object.fromEntries(found) : undefined;
 }
 
-/** Whether what is measured now is worth a write of the agent's state: cuts changed, or a time by a quarter. */
+/** Whether what is measured now is worth a write of the agent's state: cuts, a time by a quarter, or a queue. */
 export function areNews(told: StageTimes | undefined, now: StageTimes | undefined): boolean {
   if (now === undefined) return false;
   return Object.entries(now).some(([model, stages]) => {
     const before = told?.[model];
     if (before?.length !== stages.length) return true;
-    return stages.some(({ begin, end, computed_us }, index) => {
+    return stages.some(({ begin, end, computed_us, waiting = 0 }, index) => {
       const other = before[index]!;
       if (other.begin !== begin || other.end !== end) return true;
+      if (Math.abs(waiting - (other.waiting ?? 0)) >= news_batches) return true;
       return Math.abs(computed_us - other.computed_us) > news_share * other.computed_us;
     });
   });

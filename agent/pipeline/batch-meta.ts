@@ -19,8 +19,13 @@ export type KvCommand =
 /** A segment, and what the last stage is to read off its output rows. */
 export type RemoteSegment = SegmentRequest;
 
-/** Time that a stage computed a batch, and that it had waited for it since the one before, µs. */
-export type StageTimes = [computed: number, waited: number];
+/**
+ * Time that a stage computed a batch, that it had waited for it since the one before, and that the batch had lain
+ * before it, µs.
+ */
+export type StageTimes = [computed: number, waited: number, queued: number];
+/** As they are written. */
+const times_bytes = 12;
 
 export interface BatchMeta {
   /** Of each stage, in their order; each fills its own in. */
@@ -65,22 +70,20 @@ export function decodeBatchMeta(meta: Uint8Array): BatchMeta {
 }
 
 /** Writes the times of a stage into the meta of a batch that goes on. */
-export function writeTimes(meta: Uint8Array, stage: number, [computed, waited]: StageTimes): void {
+export function writeTimes(meta: Uint8Array, stage: number, times: StageTimes): void {
   const view = new DataView(meta.buffer, meta.byteOffset);
-  view.setUint32(4 + 8 * stage, computed, true);
-  view.setUint32(8 + 8 * stage, waited, true);
+  for (const [index, time] of times.entries())
+    view.setUint32(4 + times_bytes * stage + 4 * index, time, true);
 }
 
 export function writeTimesOf(writer: ByteWriter, times_us: readonly StageTimes[]): void {
   writer.u32(times_us.length);
-  for (const [computed, waited] of times_us) {
-    writer.u32(computed);
-    writer.u32(waited);
-  }
+  for (const times of times_us) for (const time of times) writer.u32(time);
 }
 
 export function readTimes(reader: ByteReader): StageTimes[] {
-  return Array.from({ length: reader.count(8) }, (): StageTimes => [reader.u32(), reader.u32()]);
+  const times = (): StageTimes => [reader.u32(), reader.u32(), reader.u32()];
+  return Array.from({ length: reader.count(times_bytes) }, times);
 }
 
 function writeCommand(writer: ByteWriter, command: KvCommand): void {

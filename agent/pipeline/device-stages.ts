@@ -1,3 +1,4 @@
+import { monotonic_ms } from '../../host/clock.ts';
 import type { HeldLayouts } from '../../solver/refactoring/held-layouts.ts';
 import type { OperatorRange } from '../../solver/refactoring/layout.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -118,7 +119,7 @@ export class DeviceStages {
       if (!bytes) return false;
       const began_ms = performance.now();
       const isBatch = kindOf(bytes) === 'batch';
-      const next = this.#take(own, bytes);
+      const next = this.#take(own, bytes, Math.round(1000 * (monotonic_ms() - own.port.came_ms)));
       if (isBatch) keepPace(began_ms);
       if (next) own.port.send(next);
       return true;
@@ -129,7 +130,7 @@ export class DeviceStages {
     }
   }
 
-  #take(own: RingStage, bytes: FrameBytes): FrameBytes | undefined {
+  #take(own: RingStage, bytes: FrameBytes, queued_us: number): FrameBytes | undefined {
     switch (kindOf(bytes)) {
       case 'copies':
         return this.#copies(own, bytes);
@@ -143,7 +144,7 @@ export class DeviceStages {
       case 'begin':
         return this.#begin(own, bytes);
       default:
-        return own.stage.take(bytes);
+        return own.stage.take(bytes, queued_us);
     }
   }
 

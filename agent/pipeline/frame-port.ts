@@ -10,6 +10,8 @@ import type { FrameBytes } from './frame.ts';
 export interface FramePort {
   /** The stage before and the stage behind are there. */
   readonly isUp: boolean;
+  /** When the frame that was given last had come, by `monotonic_ms`: it lay here since then. */
+  readonly came_ms: number;
   /** The next frame; undefined where none is there. @throws HpcserveError E_STAGE_LOST: the ring is broken */
   poll(): FrameBytes | undefined;
   /** Waits for it. @throws HpcserveError E_STAGE_LOST */

@@ -16,7 +16,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 
 export const frame_header_bytes = 32;
 /** Two stages of different protocols do not talk to each other. */
-const pipeline_protocol = 1;
+const pipeline_protocol = 2;
 /** Of meta and payload together: a chunk of 4096 rows of 16,384 elements. Higher: a damaged length asks for more. */
 const frame_bytes_max = 2 ** 28;
 const magic = 0x50_53_50_48; // "HPSP"

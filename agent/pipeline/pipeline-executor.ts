@@ -1,3 +1,4 @@
+import { monotonic_ms } from '../../host/clock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { BatchExecutor, BatchOutputs } from '../engine/batch-executor.ts';
 import { firstRows } from '../engine/committed-kv.ts';
@@ -5,7 +6,7 @@ import { batchTokens, type PlannedSequence } from '../engine/iteration-batch.ts'
 import type { KvStorage } from '../engine/kv-storage.ts';
 import { readSegment } from '../engine/segment-output.ts';
 import type { Stage, StageResult } from '../engine/stage.ts';
-import { encodeBatchMeta, type KvCommand, writeTimes } from './batch-meta.ts';
+import { encodeBatchMeta, type KvCommand, type StageTimes, writeTimes } from './batch-meta.ts';
 import { allocateFrame, damaged, decodeFrame, type Frame, metaOf, sealFrame } from './frame.ts';
 import { StageKv } from './kv-commands.ts';
 import { decodeResult } from './result-meta.ts';
@@ -21,6 +22,10 @@ export interface StageLoad extends StageFacts {
   computed_us: number;
   /** The same, between one batch and the next: what came was not there yet. */
   waited_us: number;
+  /** The same, that batches lay before it while it computed others; at the coordinator's, results did. */
+  queued_us: number;
+  /** So many batches lie before it, on average (Little's law): one comes every `computed_us` and `waited_us`. */
+  waiting: number;
 }
 
 /**
@@ -57,7 +62,13 @@ export class PipelineExecutor implements BatchExecutor {
     this.stage = stage;
     this.port = port;
     this.#kv = new StageKv(stage.kv);
-    this.stages = stages.map((facts) => ({ ...facts, computed_us: 0, waited_us: 0 }));
+    this.stages = stages.map((facts) => ({
+      ...facts,
+      computed_us: 0,
+      waited_us: 0,
+      queued_us: 0,
+      waiting: 0,
+    }));
     this.depth = stages.length;
     this.kv_tokens_max = Math.min(...stages.map(({ kv_tokens }) => kv_tokens));
     this.storage = firstRows(stage.kv.storage, this.kv_tokens_max);
@@ -84,11 +95,11 @@ export class PipelineExecutor implements BatchExecutor {
     if (!port) {
       this.#commands = [];
       this.#alone.push({ batch, result });
-      this.#observe(0, elapsed_us(began_ms), this.#waited_us(began_ms));
+      this.#observe(0, [elapsed_us(began_ms), this.#waited_us(began_ms), 0]);
       return;
     }
     const meta = encodeBatchMeta({
-      times_us: this.stages.map(() => [0, 0]),
+      times_us: this.stages.map(() => [0, 0, 0]),
       damaged: [],
       commands: this.#commands,
       segments: [...batch],
@@ -99,7 +110,7 @@ export class PipelineExecutor implements BatchExecutor {
     const frame = allocateFrame(header, meta, floats);
     if (result) frame.payload.set(result.hidden.subarray(0, floats));
     const waited_us = this.#waited_us(began_ms);
-    writeTimes(frame.meta, 0, [elapsed_us(began_ms), waited_us]);
+    writeTimes(frame.meta, 0, [elapsed_us(began_ms), waited_us, 0]);
     port.send(sealFrame(frame));
   }
 
@@ -115,8 +126,9 @@ export class PipelineExecutor implements BatchExecutor {
         throw damaged(`a ${frame.kind} of number ${frame.number} came for number ${this.#collected + 1}`);
       this.#collected++;
       const { times_us, ...outputs } = decodeResult(frame.meta, frame.payload);
-      for (const [stage, [computed_us, waited_us]] of times_us.entries())
-        this.#observe(stage, computed_us, waited_us);
+      // Its sequences are computed here next: what lies before the first stage is results.
+      if (times_us[0]) times_us[0][2] = Math.round(1000 * (monotonic_ms() - port.came_ms));
+      for (const [stage, times] of times_us.entries()) this.#observe(stage, times);
       return outputs;
     }
   }
@@ -179,12 +191,14 @@ export class PipelineExecutor implements BatchExecutor {
     return waited_us;
   }
 
-  #observe(stage: number, computed_us: number, waited_us: number): void {
+  #observe(stage: number, [computed_us, waited_us, queued_us]: StageTimes): void {
     const load = this.stages[stage];
     if (!load) return;
     const share = load.computed_us === 0 ? 1 : mean_share;
     load.computed_us += share * (computed_us - load.computed_us);
     load.waited_us += share * (waited_us - load.waited_us);
+    load.queued_us += share * (queued_us - load.queued_us);
+    load.waiting = load.queued_us / Math.max(1, load.computed_us + load.waited_us);
   }
 }
 

@@ -73,8 +73,11 @@ export class PipelineStage {
     if (stage.givesLogits) this.#scratch = allocateCandidates(stage.model.n_vocab);
   }
 
-  /** @returns the frame that goes on; undefined where it was refused */
-  take(bytes: FrameBytes): FrameBytes | undefined {
+  /**
+   * @param queued_us that the frame lay here
+   * @returns the frame that goes on; undefined where it was refused
+   */
+  take(bytes: FrameBytes, queued_us = 0): FrameBytes | undefined {
     const frame = decodeFrame(bytes);
     switch (frame.kind) {
       case 'open':
@@ -82,7 +85,7 @@ export class PipelineStage {
       case 'begin':
         return this.#begin(frame, bytes);
       case 'batch':
-        return this.#isNext(frame) ? this.#batch(frame) : undefined;
+        return this.#isNext(frame) ? this.#batch(frame, queued_us) : undefined;
       // Of a stage before it: the coordinator is told, and nobody computes any more.
       case 'failed':
         this.#broken = true;
@@ -143,16 +146,16 @@ export class PipelineStage {
     return true;
   }
 
-  #batch(frame: Frame): FrameBytes {
+  #batch(frame: Frame, queued_us: number): FrameBytes {
     try {
-      return this.#compute(frame);
+      return this.#compute(frame, queued_us);
     } catch (thrown) {
       this.#broken = true;
       return encodeJsonFrame({ ...frame, kind: 'failed' }, this.failure(thrown));
     }
   }
 
-  #compute(frame: Frame): FrameBytes {
+  #compute(frame: Frame, queued_us: number): FrameBytes {
     const began_ms = performance.now();
     const waited_us = this.#ended_ms === undefined ? 0 : Math.round(1000 * (began_ms - this.#ended_ms));
     const meta = decodeBatchMeta(frame.meta);
@@ -163,7 +166,7 @@ export class PipelineStage {
     const result = meta.segments.length > 0 ? this.#run(meta, frame.payload) : undefined;
     const times = (): StageTimes => {
       this.#ended_ms = performance.now();
-      return [Math.round((this.#ended_ms - began_ms) * 1000), waited_us];
+      return [Math.round((this.#ended_ms - began_ms) * 1000), waited_us, queued_us];
     };
     return this.stage.givesLogits
       ? this.#answer(frame, meta, result, times)

@@ -15,6 +15,7 @@ export type ToRing = { type: 'frame'; frame: FrameBytes } | { type: 'end' };
 
 export type FromRing =
   | { type: 'up' }
-  | { type: 'frame'; frame: FrameBytes }
+  /** @property came_ms by `monotonic_ms`, when the frame was whole */
+  | { type: 'frame'; frame: FrameBytes; came_ms: number }
   /** The ring is broken; it comes up again once both neighbours are there. */
   | { type: 'down'; because: string };

@@ -28,6 +28,7 @@ export class RingPort implements FramePort {
   readonly #worker: Worker;
   readonly #around: RingSurroundings;
   #isUp = false;
+  #came_ms = 0;
 
   constructor(listen: string, next: string, around: RingSurroundings) {
     const { port1, port2 } = new MessageChannel();
@@ -43,12 +44,19 @@ export class RingPort implements FramePort {
     return this.#isUp;
   }
 
+  get came_ms(): number {
+    return this.#came_ms;
+  }
+
   poll(): FrameBytes | undefined {
     for (;;) {
       const received = receiveMessageOnPort(this.#port) as { message: FromRing } | undefined;
       if (!received) return undefined;
       const { message } = received;
-      if (message.type === 'frame') return message.frame;
+      if (message.type === 'frame') {
+        this.#came_ms = message.came_ms;
+        return message.frame;
+      }
       this.#isUp = message.type === 'up';
       if (message.type === 'down')
         throw new HpcserveError('E_STAGE_LOST', { what: 'the pipeline is broken', because: message.because });

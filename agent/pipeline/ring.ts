@@ -1,5 +1,6 @@
 import { rmSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
+import { monotonic_ms } from '../../host/clock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { encodeJsonFrame, type FrameBytes, frameKinds } from './frame.ts';
 import { FrameAssembler } from './frame-assembler.ts';
@@ -47,7 +48,7 @@ export class Ring {
   #isUp = false;
   #closed = false;
   /** Frames that came before the stage behind was there. */
-  #early: FrameBytes[] = [];
+  #early: FromRing[] = [];
   readonly #alive: NodeJS.Timeout;
 
   constructor(listen: string, next: string, tell: (message: FromRing) => void) {
@@ -111,8 +112,9 @@ export class Ring {
 
   #came(frame: FrameBytes): void {
     if (new DataView(frame.buffer).getUint16(6, true) === frameKinds.alive) return;
-    if (this.#isUp) this.#tell({ type: 'frame', frame });
-    else this.#early.push(frame);
+    const came = { type: 'frame', frame, came_ms: monotonic_ms() } as const;
+    if (this.#isUp) this.#tell(came);
+    else this.#early.push(came);
   }
 
   #connect(): void {
@@ -153,7 +155,7 @@ export class Ring {
     if (this.#isUp || !this.#before || !this.#behind) return;
     this.#isUp = true;
     this.#tell({ type: 'up' });
-    for (const frame of this.#early.splice(0)) this.#tell({ type: 'frame', frame });
+    for (const came of this.#early.splice(0)) this.#tell(came);
   }
 
   #beat(): void {

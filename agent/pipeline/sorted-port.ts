@@ -11,9 +11,10 @@ const batch_kinds: ReadonlySet<FrameKind | undefined> = new Set(['result', 'fail
  */
 export class SortedPort implements FramePort {
   readonly #port: FramePort;
-  readonly #results: FrameBytes[] = [];
+  readonly #results: { frame: FrameBytes; came_ms: number }[] = [];
   readonly #others: FrameBytes[] = [];
   #broken: HpcserveError | undefined;
+  #came_ms = 0;
 
   constructor(port: FramePort) {
     this.#port = port;
@@ -21,6 +22,11 @@ export class SortedPort implements FramePort {
 
   get isUp(): boolean {
     return this.#broken === undefined && this.#port.isUp;
+  }
+
+  /** Of results alone: nobody asks how long other frames lay here. */
+  get came_ms(): number {
+    return this.#came_ms;
   }
 
   /** Why the ring is broken. */
@@ -42,7 +48,9 @@ export class SortedPort implements FramePort {
 
   poll(): FrameBytes | undefined {
     this.#sort();
-    return this.#results.shift();
+    const result = this.#results.shift();
+    if (result) this.#came_ms = result.came_ms;
+    return result?.frame;
   }
 
   receive(): FrameBytes {
@@ -75,7 +83,8 @@ export class SortedPort implements FramePort {
   }
 
   #put(frame: FrameBytes): void {
-    (batch_kinds.has(kindOf(frame)) ? this.#results : this.#others).push(frame);
+    if (batch_kinds.has(kindOf(frame))) this.#results.push({ frame, came_ms: this.#port.came_ms });
+    else this.#others.push(frame);
   }
 
   #guard<T>(use: () => T): T {

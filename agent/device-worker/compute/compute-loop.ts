@@ -1,11 +1,11 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import { monotonic_ms } from '../../../host/clock.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { StreamingShare } from '../../streaming/streamed-models.ts';
-import { monotonic_ms } from '../clock.ts';
 import { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
 import { HostedStages } from './hosted-stages.ts';

@@ -1,9 +1,9 @@
+import { monotonic_ms } from '../../../host/clock.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ArrivingKv } from '../../engine/arriving-kv.ts';
 import type { DetachedSequence, HeldKv } from '../../engine/detached-sequence.ts';
 import { type KvRange, kvPieces, kvRuns } from '../../engine/kv-runs.ts';
 import { NativeEngine } from '../../engine/native-engine.ts';
-import { monotonic_ms } from '../clock.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
 import type { HeldRows, KvAsk, KvShapeOfModel, KvTold, PlacedRun, SequenceState } from './kv-messages.ts';

@@ -1,3 +1,4 @@
+import { monotonic_ms } from '../../../host/clock.ts';
 import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
@@ -6,7 +7,6 @@ import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { RingSurroundings } from '../../pipeline/ring-port.ts';
 import { StreamedModels, type StreamingShare } from '../../streaming/streamed-models.ts';
-import { monotonic_ms } from '../clock.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import { kvShapeOf } from './kv-moves.ts';

@@ -15,6 +15,12 @@ test('what stages take is told first, and again when a stage takes a quarter mor
   expect(areNews(told, stageTimes(loads(1100, 2400)))).toBe(false);
   expect(areNews(told, stageTimes(loads(1000, 2600)))).toBe(true);
   expect(areNews(told, stageTimes(loads(1000, 1400)))).toBe(true);
+  // Half a batch more or less that waits.
+  const queue = (waiting: number) => ({ m: told!.m!.map((stage) => ({ ...stage, waiting })) });
+  expect(areNews(told, queue(0.4))).toBe(false);
+  expect(areNews(told, queue(0.5))).toBe(true);
+  expect(areNews(queue(2), queue(1.7))).toBe(false);
+  expect(areNews(queue(2), queue(0.2))).toBe(true);
   // Cut anew.
   expect(areNews(told, stageTimes(loads(1000, 1000, 1000)))).toBe(true);
 });

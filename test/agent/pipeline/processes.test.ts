@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { enumerateOperators } from '../../../agent/engine/operators.ts';
+import { congestedStages } from '../../../solver/granularity/congested-stages.ts';
 import { WorkerHarness } from '../device-worker/support.ts';
 import { model } from '../engine/support.ts';
 
@@ -25,6 +26,8 @@ async function startPipeline(
   cuts: readonly number[],
   names = ['m'],
   orders = [(stage: number) => stage],
+  /** Of emulated devices, by stage. */
+  steps_ms: readonly number[] = [],
 ): Promise<Pipeline> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcp-'));
   open.push(async () => rmSync(folder, { recursive: true, force: true }));
@@ -38,7 +41,7 @@ async function startPipeline(
     const worker = new WorkerHarness();
     workers[device] = worker;
     open.push(() => worker.close());
-    await worker.configure();
+    await worker.configure({}, { step_ms_min: steps_ms[device] ?? 0 });
     names.forEach((name, index) => {
       const stage = orders[index]!(device);
       worker.send({
@@ -138,4 +141,19 @@ test('two pipelines whose coordinators are on each other’s devices do not wait
   );
   const texts = answers.map(({ text }) => JSON.parse(text).choices[0].text);
   expect(new Set(texts).size).toBe(1);
+});
+
+test('a stage on a slow device is the one before which batches lie, as its coordinator reports', async () => {
+  const { workers, name } = await startPipeline([2, 4], ['m'], [(stage) => stage], [0, 0, 60]);
+  await serves(workers[0]!, name);
+  const answers = Array.from({ length: 8 }, () =>
+    workers[0]!.post('/v1/completions', { model: name, ...asked }),
+  );
+  // Of three batches one is computed there, and two lie before it nearly always.
+  const { stages } = await workers[0]!.report(name, ({ stages: told }) => (told?.[2]?.waiting ?? 0) > 1.2);
+  const queues = stages!.map(({ waiting = 0, computed_us }) => ({ waiting, stage_s: computed_us / 1e6 }));
+  expect(queues[0]!.waiting).toBeLessThan(0.5);
+  expect(queues[1]!.waiting).toBeLessThan(0.5);
+  expect(congestedStages(queues).map(({ stage }) => stage)).toEqual([2]);
+  expect(new Set((await Promise.all(answers)).map(({ status }) => status))).toEqual(new Set([200]));
 });

@@ -16,6 +16,7 @@ import { PipelineExecutor } from '../../../agent/pipeline/pipeline-executor.ts';
 import { factsOf } from '../../../agent/pipeline/pipeline-stage.ts';
 import type { RefactoringBounds } from '../../../agent/pipeline/refactoring-bounds.ts';
 import { SortedPort } from '../../../agent/pipeline/sorted-port.ts';
+import { monotonic_ms } from '../../../host/clock.ts';
 import { HeldLayouts } from '../../../solver/refactoring/held-layouts.ts';
 import type { PipelineLayout } from '../../../solver/refactoring/layout.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
@@ -50,6 +51,9 @@ class ArrayRing {
     };
     return {
       isUp: true,
+      get came_ms() {
+        return monotonic_ms();
+      },
       poll,
       receive: () => {
         for (;;) {

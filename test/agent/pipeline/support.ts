@@ -10,6 +10,7 @@ import { modelIdentity } from '../../../agent/pipeline/model-identity.ts';
 import { PipelineOpening } from '../../../agent/pipeline/open-pipeline.ts';
 import type { PipelineExecutor } from '../../../agent/pipeline/pipeline-executor.ts';
 import { PipelineStage, type ToldFacts } from '../../../agent/pipeline/pipeline-stage.ts';
+import { monotonic_ms } from '../../../host/clock.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { testBackend } from '../engine/test-backend.ts';
@@ -23,6 +24,11 @@ export class ArrayRing implements FramePort {
   /** Sees each frame that leaves for a stage, and gives what arrives there. */
   tamper: (frame: FrameBytes, stage: number) => FrameBytes = (frame) => frame;
   frames_max = 0;
+
+  /** Nothing lies here: stages compute when they are asked. */
+  get came_ms(): number {
+    return monotonic_ms();
+  }
 
   constructor(stages: PipelineStage[]) {
     this.stages = stages;

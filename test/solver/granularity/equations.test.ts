@@ -83,9 +83,13 @@ describe('congested stages', () => {
       1, 3,
     ]);
     expect(congestedStages([queue(1), queue(6), queue(0), queue(4)])[0]!.because).toBe(
-      '6 micro-batches wait before stage 1, 0.60 s of its work; the median of the others is 0.10 s',
+      '6 micro-batches wait before stage 1, 600 ms of its work; the median of the others is 100 ms',
     );
     expect(congestedStages([queue(5), queue(5), queue(5)])).toEqual([]);
-    expect(congestedStages([queue(1), queue(0), queue(0)])).toEqual([]);
+    expect(congestedStages([queue(0.9), queue(0), queue(0)])).toEqual([]);
+    expect(congestedStages([queue(0), queue(0), queue(0)])).toEqual([]);
+    // Of two stages no more than one can wait.
+    expect(congestedStages([queue(0.1), queue(0.6)]).map(({ stage }) => stage)).toEqual([1]);
+    expect(congestedStages([queue(0.1), queue(0.4)])).toEqual([]);
   });
 });
