@@ -19,6 +19,11 @@ const measuredDemandSchema = z.object({
   asked_ms: z.number(),
   /** Measured mean time to first token; absent where nothing was streamed yet. */
   ttft_ms: z.number().optional(),
+  /**
+   * How long answers took: so many so far, and of the last ones when they ended, Unix ms, and what a pass of theirs
+   * took, ms (`pass_ms`). Gateways of earlier versions do not say.
+   */
+  answers: z.object({ total: z.int().min(0), last: z.array(z.tuple([z.number(), z.number()])) }).optional(),
   /** How requests come: `ArrivalStatistics` of the solver. Gateways of earlier versions do not say. */
   arrivals: z
     .object({

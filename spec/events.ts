@@ -68,7 +68,7 @@ export type ProgressEvent = { at_ms: number } & (
       to: number;
       because: string;
     }
-  /** A pipeline has become one of more or fewer stages while it answered. */
+  /** A pipeline has become one of more or fewer stages while it answered, or of as many that are cut elsewhere. */
   | {
       kind: 'refactored';
       deployment: string;
@@ -79,6 +79,15 @@ export type ProgressEvent = { at_ms: number } & (
       /** For so long no token came. */
       pause_ms: number;
       duration_ms: number;
+    }
+  /** Answers of a pipeline took longer than 1.5 times what is normal for a while, and do not any more. */
+  | {
+      kind: 'stall_over';
+      deployment: string;
+      unit: string;
+      lasted_ms: number;
+      /** P25 of a pass before. */
+      baseline_ms: number;
     }
   /** Backfill acts: replicas on idle nodes. */
   | {

@@ -45,22 +45,16 @@ export function describeEvent(event: ProgressEvent): string {
       return `serving ${event.models.join(', ')} at ${event.url}`;
     case 'job_ended':
       return `job ${event.job_id} ended: ${describeJobEnd(event)}${event.log_file ? ` (log: ${event.log_file})` : ''}`;
-    case 'kept': {
-      const acts = {
-        renew: 'gets a successor',
-        replace: 'is replaced',
-        give_up: 'is given up',
-        move: 'goes to other nodes',
-        end: 'is ended',
-      }[event.do];
-      return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
-    }
+    case 'kept':
+      return describeKept(event);
     case 'replanned':
       return `${event.deployment} is planned again (${event.trigger}): ${event.because}; ${event.changed ? event.what : `nothing moves: ${event.what}`}`;
     case 'scaled':
       return `${event.deployment}: ${event.model} goes from ${event.from} to ${event.to} replica(s): ${event.because}`;
     case 'refactored':
       return describeRefactored(event);
+    case 'stall_over':
+      return `${event.deployment}: answers of ${event.unit} stalled for ${formatDuration(event.lasted_ms)}, and are as before (${event.baseline_ms.toFixed(1)} ms a token)`;
     case 'scavenged':
       return describeScavenged(event);
     case 'failed':
@@ -74,10 +68,22 @@ export function describeEvent(event: ProgressEvent): string {
   }
 }
 
+function describeKept(event: Extract<ProgressEvent, { kind: 'kept' }>): string {
+  const acts = {
+    renew: 'gets a successor',
+    replace: 'is replaced',
+    give_up: 'is given up',
+    move: 'goes to other nodes',
+    end: 'is ended',
+  }[event.do];
+  return `${event.deployment}: launch ${event.launch_id} ${acts}: ${event.because}`;
+}
+
 function describeRefactored(event: Extract<ProgressEvent, { kind: 'refactored' }>): string {
   const { deployment, unit, from, to, duration_ms, pause_ms, because } = event;
   const took = `in ${formatDuration(duration_ms)}, no token for ${pause_ms.toFixed(0)} ms`;
-  return `${deployment}: ${unit} goes from ${from} to ${to} stages ${took}: ${because}`;
+  const what = from === to ? `is cut anew into ${to} stages` : `goes from ${from} to ${to} stages`;
+  return `${deployment}: ${unit} ${what} ${took}: ${because}`;
 }
 
 function describeScavenged(event: Extract<ProgressEvent, { kind: 'scavenged' }>): string {

@@ -79,7 +79,10 @@ export function planChange(
 }
 
 /** What the stages took, if what was measured is of this very cut. */
-function measuredOf({ model }: KindStages, { stages, node_kind }: HeldPipeline): StageTimes | undefined {
+export function measuredOf(
+  { model }: KindStages,
+  { stages, node_kind }: HeldPipeline,
+): StageTimes | undefined {
   const isOfCut = (seen: StageTimes): boolean =>
     seen.length === stages.length && seen.every(({ begin }, index) => begin === stages[index]!.begin);
   return model.seen

@@ -18,6 +18,10 @@ const seenPipelineSchema = z.object({
   cv: z.number(),
   gradient_per_s2: z.number(),
   waiting: z.number(),
+  /** The stage whose queue stands out most; absent: none does. */
+  congested_stage: z.int().optional(),
+  /** Since when answers stall, Unix ms; absent: they do not. */
+  stalled_ms: z.number().optional(),
   /** Why it is as it is, or is to change. */
   because: z.string(),
   /** Number of stages that it is getting. */

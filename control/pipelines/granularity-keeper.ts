@@ -5,7 +5,7 @@ import {
   type LivePipeline,
   liveQuestion,
 } from '../../solver/granularity/live-question.ts';
-import { readDemand } from '../../spec/demand.ts';
+import { type MeasuredDemand, readDemand } from '../../spec/demand.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { type ModelSpec, stageBounds } from '../../spec/model-yaml.ts';
@@ -13,6 +13,7 @@ import { defaultSlo, type PlacementQuestion } from '../../spec/plan.ts';
 import type { Observation } from '../reconcile/observe.ts';
 import type { Operations } from '../runner/operations.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
+import { AnswerStalls } from './answer-stalls.ts';
 import { changePipeline, pipelineQuestion, planChange } from './change-pipeline.ts';
 import { type SeenPipeline, writeGranularityFile } from './granularity-file.ts';
 import { type HeldPipeline, heldPipelines, withHosted } from './held-pipelines.ts';
@@ -26,6 +27,9 @@ const retry_ms_max = 3_600_000;
 /** A gateway that has written nothing for so long is not asked anything. */
 const silent_ms = 15_000;
 
+/** What one gateway says of a model. */
+type GatewayDemand = MeasuredDemand & { gateway: number; started_ms: number };
+
 /** What is remembered of a pipeline between two looks. */
 interface Watched {
   memory?: ControlMemory;
@@ -35,6 +39,7 @@ interface Watched {
   refusals: number;
   /** When nodes last had a stage of it. */
   hosted: Map<string, number>;
+  stalls: AnswerStalls;
 }
 
 /**
@@ -94,13 +99,22 @@ export class GranularityKeeper {
     const { now_ms } = this.#operations;
     const now = now_ms();
     const key = `${state.name} ${held.unit.unit}`;
-    const watched: Watched = this.#watched.get(key) ?? { retry_at_ms: 0, refusals: 0, hosted: new Map() };
+    const watched: Watched = this.#watched.get(key) ?? {
+      retry_at_ms: 0,
+      refusals: 0,
+      hosted: new Map(),
+      stalls: new AnswerStalls(),
+    };
     this.#watched.set(key, watched);
     const pipeline = withHosted(held, watched.hosted, now);
     const live = this.#liveOf(pipeline, model, question);
-    const load = this.#loadOf(model, replicas, watched.changing !== undefined);
+    const demands = this.#demandsOf(model);
+    const stalled = this.#stalled(state.name, pipeline, demands, watched.stalls);
+    const load = this.#loadOf(model, demands);
     if (load === undefined || live === undefined) return;
-    const asked = liveQuestion(now, live, load, watched.memory);
+    const { queues } = pipeline;
+    const changing = watched.changing !== undefined;
+    const asked = liveQuestion(now, live, { ...load, replicas, changing, stalled, queues }, watched.memory);
     const decision = decideGranularity(asked);
     watched.memory = decision.memory;
     const { stages } = decision.fleet;
@@ -126,6 +140,9 @@ export class GranularityKeeper {
     };
     if (watched.changing !== undefined) seen.changing_to = watched.changing.to;
     if (watched.last !== undefined) seen.last = watched.last;
+    const [congested] = asked.congested ?? [];
+    if (congested !== undefined) seen.congested_stage = congested.stage;
+    if (asked.stalled) seen.stalled_ms = watched.stalls.now!.began_ms;
     this.#seen.set(key, seen);
   }
 
@@ -166,6 +183,7 @@ export class GranularityKeeper {
         planChange(pipeline, to, question, at_ms),
       );
       watched.refusals = 0;
+      watched.stalls.reset();
       // What is measured is of other stages from now on.
       this.#questions.delete(state.name);
       const event = { deployment: state.name, unit, from, to, because, pause_ms, duration_ms };
@@ -178,7 +196,7 @@ export class GranularityKeeper {
       watched.retry_at_ms =
         this.#operations.now_ms() + Math.min(retry_ms_max, retry_ms * 2 ** watched.refusals);
       watched.refusals++;
-      const message = `${unit} of ${state.name} keeps its ${from} stages (${to} are better: ${because}): ${refused}`;
+      const message = `${unit} of ${state.name} keeps its ${from} stages (${to === from ? 'another cut is better' : `${to} are better`}: ${because}): ${refused}`;
       this.#emit({ at_ms, kind: 'warning', message });
     }
   }
@@ -192,21 +210,48 @@ export class GranularityKeeper {
     return known.get(key);
   }
 
-  /** Undefined where no gateway has said anything of the model lately. */
-  #loadOf(model: ModelSpec, replicas: number, changing: boolean): LiveLoad | undefined {
+  /** Of gateways that said something lately. */
+  #demandsOf(model: ModelSpec): GatewayDemand[] {
     const { store, now_ms } = this.#operations;
     const names = new Set([model.name, ...model.aliases]);
-    const demands = [...readDemand(store.layout.root).values()]
-      .filter(({ measured_ms }) => now_ms() - measured_ms < silent_ms)
-      .flatMap(({ models }) => models.filter((each) => names.has(each.model)));
+    return [...readDemand(store.layout.root)].flatMap(([gateway, { started_ms, measured_ms, models }]) =>
+      now_ms() - measured_ms < silent_ms
+        ? models.flatMap((each) => (names.has(each.model) ? [{ ...each, gateway, started_ms }] : []))
+        : [],
+    );
+  }
+
+  /** Whether answers stall. A stall that is over is told, with how long it was. */
+  #stalled(
+    deployment: string,
+    { unit: { unit } }: HeldPipeline,
+    demands: readonly GatewayDemand[],
+    stalls: AnswerStalls,
+  ): boolean {
+    const told = demands.flatMap(({ gateway, started_ms, answers }) =>
+      answers ? [{ gateway, started_ms, answers }] : [],
+    );
+    const over = stalls.observe(told);
+    if (over?.recovered_ms !== undefined) {
+      const { began_ms, recovered_ms, baseline_ms } = over;
+      const at_ms = this.#operations.now_ms();
+      const lasted_ms = recovered_ms - began_ms;
+      this.#emit({ at_ms, kind: 'stall_over', deployment, unit, lasted_ms, baseline_ms });
+    }
+    return stalls.now !== undefined;
+  }
+
+  /** Undefined where no gateway has said anything of the model lately. */
+  #loadOf(
+    model: ModelSpec,
+    demands: readonly GatewayDemand[],
+  ): Pick<LiveLoad, 'arrivals' | 'in_flight' | 'deadline_s'> | undefined {
     const arrivals = combineArrivals(demands.flatMap((each) => each.arrivals ?? []));
     if (arrivals === undefined) return undefined;
     return {
       arrivals,
       in_flight: demands.reduce((sum, { in_flight }) => sum + in_flight, 0),
-      replicas,
       deadline_s: (model.slo.ttft_ms ?? defaultSlo.ttft_ms) / 1000,
-      changing,
     };
   }
 
@@ -236,7 +281,9 @@ export class GranularityKeeper {
   #write(): void {
     const pipelines = [...this.#seen.values()];
     const news = JSON.stringify(
-      pipelines.map(({ stages, because, changing_to, last }) => [stages, because, changing_to, last]),
+      pipelines.map(({ stages, because, changing_to, last, congested_stage, stalled_ms }) => [
+        ...[stages, because, changing_to, last, congested_stage, stalled_ms],
+      ]),
     );
     if (news === this.#written) return;
     this.#written = news;

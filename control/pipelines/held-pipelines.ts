@@ -1,7 +1,9 @@
 /** Pipelines of the native engine that serve: where their stages are, and which devices they may use besides. */
+import type { StageQueue } from '../../solver/granularity/congested-stages.ts';
 import { devicesForStages, type StageDevice, type StageStarts } from '../../solver/placement/stage-layout.ts';
 import type { StageCut } from '../../solver/placement/stage-plan.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
+import type { StageTime } from '../../spec/engine-contract.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { RefactorStage } from '../../spec/refactor.ts';
 import type { LaunchObservation, Observation } from '../reconcile/observe.ts';
@@ -23,6 +25,8 @@ export interface HeldPipeline {
   stages: readonly StageCut[];
   /** Those of its stages in their order, then the others that its job has for it. */
   devices: readonly StageDevice<DevicePlace>[];
+  /** Of its stages, as its coordinator said last; absent: it has computed nothing in this cut. */
+  queues?: readonly StageQueue[];
 }
 
 /** Of pipelines that serve now; others cannot be told anything. */
@@ -40,7 +44,7 @@ export function heldPipelines(state: DeploymentState, { launches }: Observation)
 function heldBy(
   unit: UnitSpec,
   { units, agents }: LaunchObservation,
-): Pick<HeldPipeline, 'session_id' | 'stages' | 'devices'> | undefined {
+): Pick<HeldPipeline, 'session_id' | 'stages' | 'devices' | 'queues'> | undefined {
   const status = units.find((each) => each.unit === unit.unit);
   if (status?.state !== 'serving' || !status.stages) return undefined;
   const session = agents
@@ -58,7 +62,7 @@ function heldBy(
   );
   const isUsed = (place: DevicePlace): boolean =>
     used.some(({ device }) => device.device === place.device && device.node === place.node);
-  return {
+  const held: ReturnType<typeof heldBy> = {
     session_id: session.session_id,
     stages: stages.map(({ begin, end }) => ({ begin, end })),
     devices: [
@@ -68,6 +72,17 @@ function heldBy(
         .map((device) => ({ device, node: device.node })),
     ],
   };
+  const queues = queuesOf(session.stage_times?.[unit.model.name] ?? [], stages);
+  if (queues) held.queues = queues;
+  return held;
+}
+
+/** Of another cut they say nothing of this one. */
+function queuesOf(told: readonly StageTime[], stages: readonly StageCut[]): StageQueue[] | undefined {
+  const isOfCut =
+    told.length === stages.length && told.every(({ begin }, index) => begin === stages[index]!.begin);
+  if (!isOfCut) return undefined;
+  return told.map(({ computed_us, waiting = 0 }) => ({ waiting, stage_s: computed_us / 1e6 }));
 }
 
 /** Devices that the job has for a unit on its nodes, as far as agents speak of them. */

@@ -8,7 +8,7 @@ import { load_bytes_per_s } from '../../solver/placement/stage-plan.ts';
 import { concurrencyOf } from '../../spec/launch.ts';
 import { type ModelSpec, stageBounds, stageCounts } from '../../spec/model-yaml.ts';
 import { assumedWorkload, type PlacementQuestion } from '../../spec/plan.ts';
-import { kindStagesOf } from './change-pipeline.ts';
+import { kindStagesOf, measuredOf } from './change-pipeline.ts';
 import type { HeldPipeline } from './held-pipelines.ts';
 
 /** One hop between stages: a frame through both workers' threads, by sockets. */
@@ -49,7 +49,7 @@ export function livePipeline(
     return [{ count, plan, stage_s: (batch * request_s) / passes_per_request }];
   });
   if (!found.some(({ count }) => count === stages)) return undefined;
-  return {
+  const live: LivePipeline = {
     stages,
     granularities: found.map(({ count, stage_s }) => ({
       stages: count,
@@ -61,4 +61,9 @@ export function livePipeline(
     load_bytes_per_s,
     passes_per_request,
   };
+  const measured = measuredOf(of, pipeline);
+  const better = measured && stagesOnKind(of, stages, question.settings, measured);
+  if (better?.feasible)
+    live.uneven = better.cuts.some(({ begin }, index) => begin !== pipeline.stages[index]!.begin);
+  return live;
 }

@@ -37,7 +37,7 @@ export interface AccountServices {
   serviceTimes: ServiceTimes;
   workload: Pick<WorkloadMeter, 'answered' | 'refused'>;
   keyLimits: Pick<KeyLimits, 'settle'>;
-  demand: Pick<DemandMeter, 'ended'>;
+  demand: Pick<DemandMeter, 'ended' | 'answered'>;
   /** What is measured of the answers of a model has changed. */
   onMeasured?: (model: string) => void;
 }
@@ -65,12 +65,13 @@ export class OwnAccounts implements RequestAccounts {
 
   /** How long a model takes, and how long its answers are, from an answer that its devices computed. */
   #note(record: RequestRecord): void {
-    const { serviceTimes, workload, onMeasured } = this.#services;
+    const { serviceTimes, workload, demand, onMeasured } = this.#services;
     const { served_model, status } = record;
     if (served_model === undefined) return;
     if (status < 300) {
       serviceTimes.answered(served_model, record);
       workload.answered(served_model, record);
+      demand.answered(served_model, record);
       onMeasured?.(served_model);
     } else if (status === tooManyRequests) workload.refused(served_model);
   }

@@ -8,6 +8,10 @@ import type { GatewayLog } from '../log.ts';
 
 /** Least time between two writes, ms. Lower: replicas are started sooner; higher: less load on a shared filesystem. */
 const write_ms = 1000;
+/** Last answers of a model that are told. Lower: smaller files; higher: fewer are missed between two looks at them. */
+const answers_max = 64;
+/** Tokens of a prompt that are computed at once, where nobody says: what the native engine takes. */
+const chunk_tokens = 512;
 /** Models kept; the oldest go. */
 const models_max = 1000;
 
@@ -18,6 +22,16 @@ interface Demand {
   /** Until when `request_s` is summed up. */
   summed_ms: number;
   arrivals: ArrivalWindows;
+  /** Answers so far, and of the last ones when they ended and what a pass took. */
+  answered: number;
+  answers: [ended_ms: number, pass_ms: number][];
+}
+
+/** What is measured of an answer. */
+export interface MeasuredAnswer {
+  duration_ms: number;
+  prompt_tokens?: number | undefined;
+  completion_tokens?: number | undefined;
 }
 
 /** Counts what is asked for now, and tells who decides how many replicas there are. */
@@ -53,7 +67,15 @@ export class DemandMeter {
     if (!demand) {
       if (this.#models.size >= models_max) this.#models.delete(this.#models.keys().next().value!);
       const arrivals = new ArrivalWindows();
-      demand = { request_s: 0, in_flight: 0, asked_ms: now_ms, summed_ms: now_ms, arrivals };
+      demand = {
+        request_s: 0,
+        in_flight: 0,
+        asked_ms: now_ms,
+        summed_ms: now_ms,
+        arrivals,
+        answered: 0,
+        answers: [],
+      };
       this.#models.set(model, demand);
     }
     sumUp(demand, now_ms);
@@ -73,14 +95,28 @@ export class DemandMeter {
     this.#changed();
   }
 
+  /**
+   * An answer that devices computed, waiting included: answers have different lengths, and what is compared is the time
+   * of a pass, one for each token and each chunk of the prompt.
+   */
+  answered(model: string, { duration_ms, prompt_tokens = 0, completion_tokens = 0 }: MeasuredAnswer): void {
+    const demand = this.#models.get(model);
+    if (!demand || completion_tokens === 0) return;
+    const passes = completion_tokens + Math.ceil(prompt_tokens / chunk_tokens);
+    demand.answered++;
+    demand.answers.push([this.#now_ms(), Number((duration_ms / passes).toPrecision(4))]);
+    if (demand.answers.length > answers_max) demand.answers.shift();
+  }
+
   file(): DemandFile {
     const now_ms = this.#now_ms();
     const models = [...this.#models].map(([model, demand]): MeasuredDemand => {
       sumUp(demand, now_ms);
-      const { request_s, in_flight, asked_ms, arrivals } = demand;
+      const { request_s, in_flight, asked_ms, arrivals, answered, answers } = demand;
       const told: MeasuredDemand = { model, request_s, in_flight, asked_ms };
       const read = arrivals.read(Math.max(asked_ms, now_ms));
       told.arrivals = { ...read, windows: [...read.windows] };
+      if (answered > 0) told.answers = { total: answered, last: [...answers] };
       const ttft_s = this.#ttft_s(model);
       if (ttft_s !== undefined) told.ttft_ms = 1000 * ttft_s;
       return told;

@@ -6,10 +6,12 @@
  *   options  for each granularity: as many instances as the demand needs (Eq. 5), of those that there are devices for
  *   score    Eq. 4, with latencies that include the time until the option serves (`latencyOver_s`)
  *   urgency  where work waits, nothing coarser than Eq. 11 says is started; Eq. 12 keeps the deadline
+ *   uneven   a stage whose queue stands out, for a time or in a stall: as many stages, cut by what they take
  *   steady   hysteresis: a gain, held for a time; consolidation only to what carries the peak of late; and a
  *            consolidation that had to be taken back makes the next one wait twice as long
  */
 import type { ArrivalStatistics } from './arrival-windows.ts';
+import type { CongestedStage } from './congested-stages.ts';
 import {
   bestCvOf,
   type Coordination,
@@ -52,6 +54,8 @@ export interface GranularitySettings {
   consolidate_hold_ms: number;
   /** At most so long, however often a consolidation was taken back. */
   consolidate_hold_ms_max: number;
+  /** A stage is congested for so long before its pipeline is cut anew. Higher: fewer changes. */
+  recut_hold_ms: number;
 }
 
 export const granularity_settings: GranularitySettings = {
@@ -69,6 +73,7 @@ export const granularity_settings: GranularitySettings = {
   refine_hold_ms: 1000,
   consolidate_hold_ms: 60_000,
   consolidate_hold_ms_max: 3_600_000,
+  recut_hold_ms: 60_000,
 };
 
 /** So many pipelines of one granularity. */
@@ -103,6 +108,10 @@ export interface GranularityQuestion {
   waiting_max: number;
   /** A stall is on (`StallMonitor`). */
   stalled: boolean;
+  /** Stages whose queue stands out (`congestedStages`), the worst first; absent: none, or nobody says. */
+  congested?: readonly CongestedStage[];
+  /** By what its stages take, another cut into as many is faster. */
+  uneven?: boolean;
   /** Time from arrival in which a request is to be answered, T of Eq. 12. */
   deadline_s: number;
   settings: GranularitySettings;
@@ -116,6 +125,10 @@ export interface ControlMemory {
   candidate?: { action: GranularityDecision['action']; since_ms: number };
   /** The last change, and whether it took devices away. */
   changed?: { at_ms: number; consolidated: boolean };
+  /** A stage has been congested since then. */
+  congested_ms?: number | undefined;
+  /** When the pipeline was cut anew last. */
+  recut_ms?: number | undefined;
   consolidate_hold_ms: number;
 }
 
@@ -129,7 +142,8 @@ export interface ScoredOption extends Fleet {
 }
 
 export interface GranularityDecision {
-  action: 'keep' | 'refine' | 'consolidate' | 'scale';
+  /** `recut`: the same fleet, cut elsewhere. */
+  action: 'keep' | 'refine' | 'consolidate' | 'scale' | 'recut';
   /** What is to be there. */
   fleet: Fleet;
   because: string;
@@ -138,6 +152,44 @@ export interface GranularityDecision {
 }
 
 export function decideGranularity(question: GranularityQuestion): GranularityDecision {
+  const { memory } = question;
+  // Whether it goes on is decided here.
+  const decision = decideFleet({ ...question, memory: memory && { ...memory, congested_ms: undefined } });
+  if (memory?.recut_ms !== undefined) decision.memory.recut_ms = memory.recut_ms;
+  const [worst] = question.congested ?? [];
+  if (worst === undefined || question.changing || decision.action !== 'keep') return decision;
+  return relieve(question, worst, decision);
+}
+
+/** §9.3: the number of stages is right, and one of them holds the others up. */
+function relieve(
+  { now_ms, settings, memory, uneven = false, stalled }: GranularityQuestion,
+  worst: CongestedStage,
+  kept: GranularityDecision,
+): GranularityDecision {
+  if (!uneven)
+    return {
+      ...kept,
+      because: `${kept.because}; ${worst.because}, and no other cut is known to be faster`,
+    };
+  const congested_ms = memory?.congested_ms ?? now_ms;
+  // A stall is not waited out. What the last cut came to has to be measured first in any case.
+  const since_ms = stalled ? (memory?.recut_ms ?? Number.NEGATIVE_INFINITY) : congested_ms;
+  if (now_ms - since_ms < settings.recut_hold_ms)
+    return {
+      ...kept,
+      because: `${kept.because}; ${worst.because}: cut anew if that lasts for ${seconds(settings.recut_hold_ms)}`,
+      memory: { ...kept.memory, congested_ms },
+    };
+  return {
+    ...kept,
+    action: 'recut',
+    because: `${worst.because}${stalled ? ', stalled' : ''}: cut anew by what stages take`,
+    memory: { ...kept.memory, recut_ms: now_ms },
+  };
+}
+
+function decideFleet(question: GranularityQuestion): GranularityDecision {
   const { settings, current, arrivals, passes_per_request, waiting_requests } = question;
   const memory = question.memory ?? { consolidate_hold_ms: settings.consolidate_hold_ms };
   const wanted_per_s = demand_per_s(question);

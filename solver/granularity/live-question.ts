@@ -1,5 +1,6 @@
 /** What is asked of `decideGranularity` for one pipeline that serves: its share of what gateways measure. */
 import type { ArrivalStatistics, ArrivalWindow } from './arrival-windows.ts';
+import { congestedStages, type StageQueue } from './congested-stages.ts';
 import {
   type ControlMemory,
   type GranularityQuestion,
@@ -18,6 +19,8 @@ export interface LivePipeline {
   load_bytes_per_s: number;
   /** Of one request: a token of its answer, or a chunk of its prompt. */
   passes_per_request: number;
+  /** By what its stages take, another cut into as many is faster; absent: not, or nothing was measured. */
+  uneven?: boolean;
 }
 
 export interface LiveLoad {
@@ -30,6 +33,10 @@ export interface LiveLoad {
   /** First tokens are due within so long. */
   deadline_s: number;
   changing: boolean;
+  /** Answers of the model stall (`StallMonitor`). */
+  stalled: boolean;
+  /** Of its stages, in their order, as its coordinator says; absent: it does not. */
+  queues?: readonly StageQueue[] | undefined;
 }
 
 export function liveQuestion(
@@ -55,7 +62,10 @@ export function liveQuestion(
     passes_per_request: pipeline.passes_per_request,
     waiting_requests: Math.max(0, load.in_flight / load.replicas - batch_max),
     waiting_max: batch_max,
-    stalled: false,
+    // What was measured last stays as it is while nothing is computed.
+    stalled: load.stalled && load.in_flight > 0,
+    congested: load.in_flight > 0 ? congestedStages(load.queues ?? []) : [],
+    uneven: pipeline.uneven ?? false,
     deadline_s: load.deadline_s,
     settings: settingsFor(granularities),
     memory,

@@ -3,6 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { granularityLines } from '../../../cli/format/granularity-text.ts';
+import { describeEvent } from '../../../cli/progress/describe-event.ts';
 import { planMove } from '../../../control/move.ts';
 import { pipelineQuestion, planChange } from '../../../control/pipelines/change-pipeline.ts';
 import { readGranularityFile } from '../../../control/pipelines/granularity-file.ts';
@@ -16,6 +18,7 @@ import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
 import { ArrivalWindows } from '../../../solver/granularity/arrival-windows.ts';
 import type { AgentState } from '../../../spec/agent-state.ts';
+import type { StageTime } from '../../../spec/engine-contract.ts';
 import type { ProgressEvent } from '../../../spec/events.ts';
 import { deploymentSchema } from '../../../spec/model-yaml.ts';
 import { siteSchema } from '../../../spec/site.ts';
@@ -90,8 +93,8 @@ async function deployed(pipeline: unknown = { stages_min: 2, stages_max: 4 }): P
   return state;
 }
 
-/** As agents and jobs say: every stage as it was planned. */
-function seen(state: DeploymentState): Observation {
+/** As agents and jobs say: every stage as it was planned, or where its coordinator says what it takes. */
+function seen(state: DeploymentState, stage_times?: readonly StageTime[]): Observation {
   const [{ launch_id, planned }] = state.launches as [DeploymentState['launches'][number]];
   const [unit] = planned.units;
   const device = { kind: 'gpu' as const, model: 'A100', memory_bytes: 2e9, isa: [] };
@@ -102,6 +105,7 @@ function seen(state: DeploymentState): Observation {
     units: [unit!.unit],
     engine: 'native',
     models: [],
+    stage_times: stage_times && { cut: stage_times },
   };
   const agent = {
     node: 'n0',
@@ -109,8 +113,8 @@ function seen(state: DeploymentState): Observation {
     devices: [device, device, device, device],
     sessions: [session],
   } as unknown as AgentState;
-  const stages = (unit!.stages ?? []).map((cut, stage) => ({
-    ...cut,
+  const stages = (stage_times ?? unit!.stages ?? []).map(({ begin, end }, stage) => ({
+    ...{ begin, end },
     stage,
     node: 'n0',
     device: `gpu ${stage}`,
@@ -129,13 +133,16 @@ function seen(state: DeploymentState): Observation {
   };
 }
 
-/** As a gateway writes it that was asked so often for 20 s. */
-function asked(rate_per_s: number, in_flight: number): void {
+/** As a gateway writes it that was asked so often for 20 s. @param pass_ms of its answers, all of them */
+function asked(rate_per_s: number, in_flight: number, pass_ms: readonly number[] = []): void {
   const windows = new ArrivalWindows();
   for (let at_ms = now_ms - 20_000; at_ms < now_ms; at_ms += 1000 / rate_per_s) windows.observe(at_ms);
   const folder = place.store.layout.gateway_folder;
   mkdirSync(folder, { recursive: true });
-  const demand = { model: 'cut', request_s: 1, in_flight, asked_ms: now_ms, arrivals: windows.read(now_ms) };
+  const demand = {
+    ...{ model: 'cut', request_s: 1, in_flight, asked_ms: now_ms, arrivals: windows.read(now_ms) },
+    answers: { total: pass_ms.length, last: pass_ms.map((ms, index) => [now_ms + index, ms]) },
+  };
   const file = { format: 1, started_ms: 0, measured_ms: now_ms, models: [demand] };
   writeFileSync(join(folder, 'demand.json'), JSON.stringify(file));
 }
@@ -210,6 +217,77 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     // A minute after the first refusal, two after the second.
     await look(40);
     expect(events).toHaveLength(2);
+  });
+
+  it('is cut anew where batches lie before one of its stages, and it takes longer than the others', async () => {
+    const state = await deployed();
+    // Four stages, each on a device with room for half of the model.
+    const times = [0, 5, 9, 13].map((begin, stage) => ({
+      ...{ begin, end: [5, 9, 13, 18][stage]! },
+      ...(stage === 0 ? { computed_us: 4000, waiting: 2.4 } : { computed_us: 1000, waiting: 0.1 }),
+    }));
+    // As its agent wrote it: where plans look for what stages take.
+    const session = {
+      ...{ engine: 'native', unit: 'w', units: ['cut-0'], models: [] },
+      stage_times: { cut: times },
+    };
+    const agent = { format: 1, node: 'n0', node_index: 0, phase: 'serving', started_at_ms: 0 };
+    const folder = place.store.launchFolder('demo', state.launches[0]!.launch_id);
+    mkdirSync(folder, { recursive: true });
+    const file = { ...agent, updated_at_ms: 1, devices: [], sessions: [session] };
+    writeFileSync(join(folder, 'n0.state.json'), JSON.stringify(file));
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const look = async (rounds: number): Promise<void> => {
+      for (let round = 0; round < rounds; round++, now_ms += 2000) {
+        asked(0.5, 1);
+        await keeper.look(state, seen(state, times));
+        await keeper.settled();
+      }
+    };
+    await look(20);
+    expect(events).toEqual([]);
+    const [told] = readGranularityFile(place.store.layout);
+    expect(told).toMatchObject({ stages: 4, congested_stage: 0 });
+    expect(told!.because).toMatch(
+      /2\.4 micro-batches wait before stage 0, 10 ms of its work; .*: cut anew if that lasts for 60\.0 s$/,
+    );
+    expect(granularityLines(told!, now_ms)[0]).toMatch(/ 0 waiting, stage 0 is congested\)$/);
+    await look(15);
+    expect((events as { message: string }[]).map(({ message }) => message)).toEqual([
+      expect.stringMatching(
+        /^cut-0 of demo keeps its 4 stages \(another cut is better: 2\.4 micro-batches wait/,
+      ),
+    ]);
+    const [pipeline] = heldPipelines(state, seen(state, times));
+    const { plan } = planChange(pipeline!, 4, await pipelineQuestion(operations, state), now_ms);
+    expect(plan.cuts.map(({ begin }) => begin)).toEqual([0, 3, 5, 9]);
+  });
+
+  it('stalls while its answers take longer than 1.5 times what they did, and says when that is over', async () => {
+    const state = await deployed();
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const normal = Array.from({ length: 40 }, () => 20);
+    const look = async (in_flight: number, ...more: number[]): Promise<string> => {
+      asked(0.5, in_flight, [...normal, ...more]);
+      await keeper.look(state, seen(state));
+      const [told] = readGranularityFile(place.store.layout);
+      return granularityLines(told!, now_ms)[0]!;
+    };
+    expect(await look(1)).not.toContain('stalled');
+    now_ms += 2000;
+    await look(1, 35);
+    now_ms += 3000;
+    expect(await look(1, 35, 26)).toMatch(/ 0 waiting, stalled for 3 s\)$/);
+    // Nobody waits for anything.
+    expect(await look(0, 35, 26)).not.toContain('stalled');
+    expect(events).toEqual([]);
+    now_ms += 2000;
+    expect(await look(1, 35, 26, 21)).not.toContain('stalled');
+    expect(events.map(describeEvent)).toEqual([
+      expect.stringMatching(
+        /^demo: answers of cut-0 stalled for 5 s, and are as before \(20\.0 ms a token\)$/,
+      ),
+    ]);
   });
 
   it('is left alone where model.yaml gives one number', async () => {

@@ -53,6 +53,41 @@ it('a gateway sums up what is in it, also short requests between two looks', asy
   await meter.close();
 });
 
+it('a gateway tells how long a pass of its last answers took, whatever their lengths', async () => {
+  let now_ms = 0;
+  const log = pino({ level: 'silent' });
+  const meter = new DemandMeter(
+    join(root, 'gateway'),
+    log,
+    () => undefined,
+    () => now_ms,
+  );
+  const answersOf = () => meter.file().models[0]?.answers;
+  meter.answered('tiny', { duration_ms: 100, completion_tokens: 10 });
+  expect(answersOf()).toBeUndefined();
+  meter.began('tiny');
+  now_ms = 2000;
+  // Of which no devices computed tokens.
+  meter.answered('tiny', { duration_ms: 100 });
+  expect(answersOf()).toBeUndefined();
+  meter.answered('tiny', { duration_ms: 2000, prompt_tokens: 30, completion_tokens: 99 });
+  now_ms = 3000;
+  meter.answered('tiny', { duration_ms: 1000, prompt_tokens: 1024, completion_tokens: 8 });
+  expect(answersOf()).toEqual({
+    total: 2,
+    last: [
+      [2000, 20],
+      [3000, 100],
+    ],
+  });
+  for (let answer = 0; answer < 100; answer++)
+    meter.answered('tiny', { duration_ms: answer, completion_tokens: 1 });
+  expect(answersOf()!.total).toBe(102);
+  expect(answersOf()!.last).toHaveLength(64);
+  expect(answersOf()!.last.at(-1)![1]).toBeCloseTo(99 / 1, 5);
+  await meter.close();
+});
+
 it('the mean of all gateways is taken since the look before, and nothing where nobody asks', () => {
   const watch = new DemandWatch(layout);
   write('gateway', 10_000, [tiny(5, 1, 9000)]);

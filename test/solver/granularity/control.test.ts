@@ -170,3 +170,50 @@ describe('under a load', () => {
     expect(changesOf(requests).length).toBeGreaterThan(0);
   });
 });
+
+describe('a stage that holds up the others', () => {
+  const congested = [{ stage: 2, backlog_s: 0.4, because: '4 micro-batches wait before stage 2' }];
+
+  it('has its pipeline cut anew when that lasts and another cut is faster, once', () => {
+    const question = ask({ congested, uneven: true });
+    const decision = askFor(120, question);
+    expect(decision).toMatchObject({
+      action: 'recut',
+      fleet: question.current,
+      after_ms: settings.recut_hold_ms,
+      because: '4 micro-batches wait before stage 2: cut anew by what stages take',
+    });
+    // What follows is watched as long again.
+    const next = decideGranularity({ ...question, memory: decision.memory });
+    expect(next.action).toBe('keep');
+    expect(next.because).toMatch(/wait before stage 2: cut anew if that lasts for 60\.0 s$/);
+  });
+
+  it('is not waited for in a stall', () => {
+    const question = ask({ congested, uneven: true, stalled: true });
+    const { after_ms, action, memory } = askFor(120, question);
+    expect([action, after_ms]).toEqual(['recut', 0]);
+    // Not again before anything is measured of the new cut.
+    const next = askFor(120, { ...question, memory });
+    expect([next.action, next.after_ms]).toEqual(['recut', settings.recut_hold_ms]);
+  });
+
+  it('is only said where no other cut is faster, and a queue that went and came counts anew', () => {
+    const even = askFor(120, ask({ congested }));
+    expect(even.action).toBe('keep');
+    expect(even.because).toMatch(/wait before stage 2, and no other cut is known to be faster$/);
+    let memory: GranularityQuestion['memory'];
+    for (let second = 0; second < 300; second++) {
+      const now_ms = 1_000_000 + 1000 * second;
+      const queue = second % 50 === 0 ? [] : congested;
+      const decision = decideGranularity({ ...ask({ congested: queue, uneven: true }), now_ms, memory });
+      expect(decision.action).toBe('keep');
+      memory = decision.memory;
+    }
+  });
+
+  it('is none of a pipeline that is to have more stages anyway', () => {
+    const decision = askFor(10, ask({ waiting_requests: 100, congested, uneven: true }, 100, 6));
+    expect(decision.action).toBe('refine');
+  });
+});

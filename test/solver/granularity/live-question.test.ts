@@ -32,7 +32,12 @@ interface Change {
  * The keeper's rounds over arrivals as a gateway would record them, two seconds apart, with a pipeline that works off
  * what is asked of it and takes five seconds to change.
  */
-function keep(rate_per_s: (at_s: number) => number, seconds: number, seed: number): Change[] {
+function keep(
+  rate_per_s: (at_s: number) => number,
+  seconds: number,
+  seed: number,
+  stalled = false,
+): Change[] {
   const random = seededRandom(seed);
   const windows = new ArrivalWindows();
   const changes: Change[] = [];
@@ -56,6 +61,7 @@ function keep(rate_per_s: (at_s: number) => number, seconds: number, seed: numbe
       replicas: 1,
       deadline_s: 2,
       changing: at_s - changed_s < 5,
+      stalled,
     };
     const decision = decideGranularity(liveQuestion(now_ms, { ...pipeline, stages }, load, memory));
     memory = decision.memory;
@@ -72,6 +78,8 @@ test.each([1, 2, 3])(
   (seed) => {
     // The coarsest carries 10 requests a second; half an hour.
     for (const rate of [2, 7]) expect(keep(() => rate, 1800, seed)).toEqual([]);
+    // Answers that stall for ever change one thing, for good.
+    expect(keep(() => 7, 1800, seed, true).length).toBeLessThanOrEqual(1);
   },
 );
 
@@ -114,6 +122,7 @@ test('requests are shared by replicas, and add up over gateways', () => {
     replicas: 4,
     deadline_s: 2,
     changing: false,
+    stalled: false,
   };
   const question = liveQuestion(0, pipeline, load, undefined);
   expect(question.arrivals.rate_per_s).toBeCloseTo(seen.rate_per_s / 2, 9);
