@@ -1,10 +1,10 @@
 /** `status`: what a deployment is now, found by one poll and by reading state files; changes nothing. */
 
+import { alwaysOnReplicas } from '../solver/locality/always-on-floor.ts';
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import { concurrencyOf } from '../spec/launch.ts';
 import { stageBounds } from '../spec/model-yaml.ts';
 import type { PlannedGroup, PlannedLaunch, PlannedWorkload } from '../spec/plan.ts';
-import { alwaysOn } from '../spec/scaling.ts';
 import { inspectGateway } from './gateway/process.ts';
 import { inspectProcesses, type ProcessesReport } from './gateway/processes.ts';
 import { baseUrl } from './gateway/url.ts';
@@ -249,7 +249,7 @@ function overSites(
   const reports = models.flatMap(({ name: model, scaling }) => {
     const found = seen.find((each) => each.model === model);
     if (!scaling || !found) return [];
-    return [{ ...found, replicas_min: alwaysOn(scaling), replicas_max: scaling.max }];
+    return [{ ...found, replicas_min: alwaysOnReplicas(scaling), replicas_max: scaling.max }];
   });
   return reports.length > 0 ? reports : undefined;
 }

@@ -1,6 +1,9 @@
 /** `scaling:` of a model: how many replicas it has, by demand. */
 import { z } from 'zod';
 
+/** Reclamation window where the file does not say: FlexPipe's five minutes (§9.4). */
+export const reclamation_s = 300;
+
 export const scalingSchema = z
   .strictObject({
     min: z
@@ -23,19 +26,10 @@ export const scalingSchema = z
     window_s: z
       .number()
       .min(1)
-      .default(300)
+      .default(reclamation_s)
       .describe(
         'Reclamation window: a replica goes when it was not needed for so long. Lower: fewer idle hours, more starts.',
       ),
   })
   .refine(({ min = 0, max }) => min <= max, { message: 'min is more than max', path: ['min'] });
 export type ScalingSpec = z.infer<typeof scalingSchema>;
-
-/**
- * Of `max`, so many are on at the least where the file does not say: what FlexPipe keeps for peaks that come at once.
- */
-const always_on_share = 0.3;
-
-export function alwaysOn({ min, max }: ScalingSpec): number {
-  return min ?? Math.ceil(always_on_share * max);
-}

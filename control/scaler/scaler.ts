@@ -1,9 +1,9 @@
+import { alwaysOnReplicas } from '../../solver/locality/always-on-floor.ts';
 import { type ScalingDecision, type ScalingSettings, scale } from '../../solver/scaling/scale.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch, PlannedWorkload } from '../../spec/plan.ts';
-import { alwaysOn } from '../../spec/scaling.ts';
 import { measuredWorkloads } from '../plan/measured-workload.ts';
 import { planNow } from '../plan/plan-now.ts';
 import { requireFeasible } from '../plan/planning.ts';
@@ -279,7 +279,7 @@ function settingsOf({ scaling }: ModelSpec): ScalingSettings {
   const { max, target, window_s } = scaling!;
   const window_ms = 1000 * window_s;
   return {
-    replicas_min: alwaysOn(scaling!),
+    replicas_min: alwaysOnReplicas(scaling!),
     replicas_max: max,
     target,
     window_ms,

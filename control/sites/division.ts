@@ -1,6 +1,7 @@
 /** How a deployment is divided over sites: what each has, what stands, and what is left of before. Pure. */
+
+import { alwaysOnReplicas } from '../../solver/locality/always-on-floor.ts';
 import type { DeploymentSpec } from '../../spec/model-yaml.ts';
-import { alwaysOn } from '../../spec/scaling.ts';
 import type { SiteQuestion } from '../../spec/site-question.ts';
 import type { Share, SiteShare } from '../../spec/site-share.ts';
 import { digestOf } from '../state/digest.ts';
@@ -92,7 +93,7 @@ export function describeScaled({ models }: Pick<DeploymentSpec, 'models'>, { sit
       ({ site, node_kind, cost }) => `${site}/${node_kind} (${Number(cost.toPrecision(2))})`,
     );
     return [
-      `${name} follows demand, ${alwaysOn(scaling)} to ${scaling.max} replicas over all sites; what a replica costs: ${places.join(', ')}`,
+      `${name} follows demand, ${alwaysOnReplicas(scaling)} to ${scaling.max} replicas over all sites; what a replica costs: ${places.join(', ')}`,
     ];
   });
 }

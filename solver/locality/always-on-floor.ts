@@ -1,7 +1,9 @@
 /**
- * What stays and what goes when load is low: a floor of devices that are always on, and elastic ones that are given
- * back when nobody needed them for the reclamation window (FlexPipe §9.4: 30 % of the peak, and 5 minutes).
+ * What stays on when load is low: a floor of devices that are always on, and elastic ones that are given back when
+ * nobody needed them for the reclamation window (FlexPipe §9.4: 30 % of the peak, and 5 minutes).
  */
+import { reclamation_s, type ScalingSpec } from '../../spec/scaling.ts';
+
 export interface FloorSettings {
   /** Share of the peak that is always on. Lower: fewer idle devices; higher: fewer cold starts. */
   floor_share: number;
@@ -9,7 +11,7 @@ export interface FloorSettings {
   reclamation_ms: number;
 }
 
-export const floor_settings: FloorSettings = { floor_share: 0.3, reclamation_ms: 300_000 };
+export const floor_settings: FloorSettings = { floor_share: 0.3, reclamation_ms: 1000 * reclamation_s };
 
 /** Devices that are always on, of a peak of so many; a model that is served at all needs its smallest pipeline. */
 export function alwaysOnDevices(
@@ -17,50 +19,13 @@ export function alwaysOnDevices(
   smallest_devices: number,
   settings: FloorSettings,
 ): number {
-  return Math.max(smallest_devices, Math.floor(settings.floor_share * peak_devices));
+  return Math.max(smallest_devices, Math.ceil(settings.floor_share * peak_devices));
 }
 
-/** A device that a model holds beyond its floor. */
-export interface ElasticDevice {
-  id: string;
-  /** Since when nothing runs on it; absent: something does. */
-  idle_since_ms?: number;
-}
-
-export interface Reclamation {
-  /** Given back now; their parameters stay in host memory. */
-  release: readonly string[];
-  /** When to look again; absent: nothing is idle. */
-  next_ms?: number;
-  because: string;
-}
-
-/** @param held all devices of the model, its floor among them */
-export function reclaimDevices(
-  now_ms: number,
-  held: readonly ElasticDevice[],
-  floor_devices: number,
-  { reclamation_ms }: FloorSettings,
-): Reclamation {
-  const idle = held
-    .filter(({ idle_since_ms }) => idle_since_ms !== undefined)
-    .sort((a, b) => a.idle_since_ms! - b.idle_since_ms!);
-  const spare = Math.max(0, held.length - floor_devices);
-  const release = idle
-    .filter(({ idle_since_ms }) => now_ms - idle_since_ms! >= reclamation_ms)
-    .slice(0, spare)
-    .map(({ id }) => id);
-  const waiting = idle.slice(release.length, spare)[0];
-  const window_s = Math.round(reclamation_ms / 1000);
-  const answer: Reclamation = {
-    release,
-    because:
-      release.length > 0
-        ? `${release.length} device(s) were idle for ${window_s} s; ${floor_devices} are always on`
-        : waiting === undefined
-          ? `nothing is idle beyond the ${floor_devices} that are always on`
-          : `idle for less than ${window_s} s`,
-  };
-  if (waiting !== undefined) answer.next_ms = waiting.idle_since_ms! + reclamation_ms;
-  return answer;
+/**
+ * Replicas that are always on. The peak is what the user lets a model have; a replica keeps all devices of its job,
+ * also those that a coarser pipeline leaves without a stage, so that the floor is one of replicas.
+ */
+export function alwaysOnReplicas({ min, max }: Pick<ScalingSpec, 'min' | 'max'>): number {
+  return min ?? alwaysOnDevices(max, 1, floor_settings);
 }

@@ -1,7 +1,8 @@
-import { type ElasticDevice, type FloorSettings, reclaimDevices } from '../locality/always-on-floor.ts';
+import type { FloorSettings } from '../locality/always-on-floor.ts';
 import { type AffinityCandidate, chooseServers } from '../locality/host-affinity.ts';
 import type { ScalingMark } from '../locality/resource-graph.ts';
 import { type FragmentedCluster, type FragmentedDevice, whole_device_share } from './fragments.ts';
+import { type ElasticDevice, reclaimDevices } from './reclaim-devices.ts';
 
 export interface FragmentPoolOptions {
   cluster: FragmentedCluster;

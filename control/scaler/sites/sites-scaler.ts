@@ -1,7 +1,7 @@
+import { alwaysOnReplicas } from '../../../solver/locality/always-on-floor.ts';
 import { divideSites, type SiteStanding } from '../../../solver/scaling/divide-sites.ts';
 import { hearSite, type LastHeard, sitePresence, stepClaim } from '../../../solver/scaling/site-claims.ts';
 import type { ModelSpec } from '../../../spec/model-yaml.ts';
-import { alwaysOn } from '../../../spec/scaling.ts';
 import {
   type ScalingPeer,
   type ScalingStatement,
@@ -109,7 +109,7 @@ export class SitesScaler {
     else if (awaited.length > 0) next.held = `nothing was heard of ${awaited.join(' and ')} yet`;
     if (next.held !== undefined) return { because: next.held };
 
-    const { min, max, target } = { ...model.scaling!, min: alwaysOn(model.scaling!) };
+    const { min, max, target } = { ...model.scaling!, min: alwaysOnReplicas(model.scaling!) };
     const divided = divideSites(counted, { replicas_min: min, replicas_max: max, target });
     const at = counted.findIndex(({ site }) => site === state.site);
     const step = stepClaim({ claim, target: divided.claims[at]!, published: published.said?.claim, now_ms });

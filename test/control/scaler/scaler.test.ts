@@ -49,10 +49,15 @@ const serving = (id: number, facts: LaunchFacts = {}): LaunchRecord =>
     ...facts,
   });
 
-function save(min: number, launches: LaunchRecord[], source = '/no/such/file.gguf'): DeploymentState {
+function save(
+  min: number | undefined,
+  launches: LaunchRecord[],
+  source = '/no/such/file.gguf',
+  more: object = {},
+): DeploymentState {
   const spec = deploymentSchema.parse({
     name: 'demo',
-    models: [{ name: 'm', source, scaling: { min, max: 4, window_s: 300 } }],
+    models: [{ name: 'm', source, scaling: { min, max: 4 }, ...more }],
   });
   const state = deploymentState(launches, { spec, kept: true });
   place.store.prepareDeployment('demo');
@@ -100,6 +105,17 @@ describe('the scaler', () => {
     ]);
     expect(place.store.require('demo').scaled).toMatchObject({ m: { wake_s: 20 } });
     expect(place.store.require('demo').scaled!.m!.asleep_since_ms).toBeUndefined();
+  });
+
+  it('keeps 30 % of what a model whose pipelines change may have, where model.yaml does not say, and the rest for five minutes', async () => {
+    const stages = { engine: 'native', parallel: { pipeline: { stages_min: 2, stages_max: 4 } } };
+    const state = save(undefined, [serving(1), serving(2), serving(3)], undefined, stages);
+    const began_ms = now_ms;
+    await scaleUnasked(state);
+    expect(wanted()).toEqual(['1', '2']);
+    expect(events).toEqual([expect.objectContaining({ kind: 'scaled', from: 3, to: 2 })]);
+    // The first look with one before it that is as old as the window.
+    expect(events[0]!.at_ms - began_ms).toBe(305_000);
   });
 
   it('lets a model sleep, and says how long it takes to wake', async () => {

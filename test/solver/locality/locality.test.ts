@@ -1,11 +1,16 @@
 import { describe, expect, it } from 'vitest';
-import { alwaysOnDevices, floor_settings, reclaimDevices } from '../../../solver/locality/always-on-floor.ts';
+import {
+  alwaysOnDevices,
+  alwaysOnReplicas,
+  floor_settings,
+} from '../../../solver/locality/always-on-floor.ts';
 import { affinity_weights, affinityScore, chooseServers } from '../../../solver/locality/host-affinity.ts';
 import {
   predictLoad,
   type ResourceGraph,
   type ScalingMark,
 } from '../../../solver/locality/resource-graph.ts';
+import { reclaimDevices } from '../../../solver/pipeline-simulator/reclaim-devices.ts';
 
 const gb = 1e9;
 const graph: ResourceGraph = {
@@ -94,7 +99,16 @@ describe('affinity by Eq. 13', () => {
 describe('the always-on floor', () => {
   it('is a share of the peak, and at least the smallest pipeline', () => {
     expect(alwaysOnDevices(40, 4, floor_settings)).toBe(12);
+    expect(alwaysOnDevices(41, 4, floor_settings)).toBe(13);
     expect(alwaysOnDevices(8, 4, floor_settings)).toBe(4);
+  });
+
+  it('is what model.yaml says, to nothing at all, and that share of the most replicas where it does not', () => {
+    expect(alwaysOnReplicas({ max: 10 })).toBe(3);
+    expect(alwaysOnReplicas({ max: 4 })).toBe(2);
+    expect(alwaysOnReplicas({ max: 1 })).toBe(1);
+    expect(alwaysOnReplicas({ min: 0, max: 10 })).toBe(0);
+    expect(alwaysOnReplicas({ min: 7, max: 10 })).toBe(7);
   });
 
   it('gives devices back after five idle minutes, the longest idle first, and never the floor', () => {
