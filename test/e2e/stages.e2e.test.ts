@@ -1,7 +1,9 @@
 /** A model in several stages on the local site: typed commands, a real gateway, a process a stage. */
-import { writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import type { AgentState } from '../../spec/agent-state.ts';
+import { demandFileSchema } from '../../spec/demand.ts';
 import { type Home, temporaryHome } from '../cli/support.ts';
 
 let home: Home;
@@ -71,6 +73,31 @@ async function answer(url: string, key: string): Promise<string> {
 
 const answers = new Map<number, string>();
 
+/** So many answers of the model, by its gateway. */
+function answersIn(state: string): number | undefined {
+  const [file] = filesIn(state, 'demand.json').flatMap(
+    (path) => demandFileSchema.safeParse(jsonOf(path)).data ?? [],
+  );
+  return file?.models.find(({ model }) => model === 'cut')?.answers?.total;
+}
+
+/** So many stages of which an agent says what they take, and what it says of the queue before the first. */
+function queuesIn(state: string): [number | undefined, string] {
+  // Of deployments before, too.
+  const agents = filesIn(state, '.state.json').map((path) => jsonOf(path) as AgentState);
+  agents.sort((one, other) => one.updated_at_ms - other.updated_at_ms);
+  const all = agents.flatMap(({ sessions }) => sessions);
+  const times = all.findLast(({ stage_times }) => stage_times?.cut !== undefined)?.stage_times?.cut;
+  return [times?.length, typeof times?.[0]?.waiting];
+}
+
+function filesIn(folder: string, end: string): string[] {
+  const all = readdirSync(folder, { recursive: true, encoding: 'utf8' });
+  return all.filter((path) => path.endsWith(end)).map((path) => join(folder, path));
+}
+
+const jsonOf = (path: string): unknown => JSON.parse(readFileSync(path, 'utf8'));
+
 it.each([1, 4])(
   'serves a model in %i stages, with the same answer',
   async (pipeline) => {
@@ -118,6 +145,10 @@ it('gets other stages by a typed command while it serves, with the same answer',
     /stages of cut-0: operators 0-\d+ on cpu 0 of \S+, operators \d+-17 on cpu [1-3] of/,
   );
   expect(told.stdout).not.toContain('not as planned');
+  // What the keeper decides on: answers by their gateway, queues by the coordinator of the stages.
+  const state = join(home.folder, '.hpcserve');
+  await expect.poll(() => answersIn(state)).toBe(3);
+  await expect.poll(() => queuesIn(state), { timeout: 30_000 }).toEqual([2, 'number']);
   const refused = await home.run(['move', 'demo', '--stages', '9', '--site', './box.yaml']);
   expect(refused.code).not.toBe(0);
   expect(refused.stderr).toContain('E_STAGES_IMPOSSIBLE');

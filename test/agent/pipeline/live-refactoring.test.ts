@@ -35,16 +35,19 @@ async function ask(pipelines: WorkerPipelines): Promise<string[]> {
 
 const one = layersOn('a', 8);
 const two = layersOn('ab', 4, 4);
+const uneven = layersOn('ab', 2, 6);
 const four = layersOn('acbd', 2, 2, 2, 2);
 const moved = layersOn('ac', 3, 5);
 
-test('1, 2, 4, 2, 1 stages under 8 running requests', { timeout: 240_000 }, async () => {
+test('1, 2, 4, 2, 1 stages under 8 running requests, and two that are cut anew', {
+  timeout: 240_000,
+}, async () => {
   const pipelines = await start('abcd', 10);
   await pipelines.open(one);
   const expected = await ask(pipelines);
   const asked = ask(pipelines);
   await pipelines.coordinator.report('m', ({ running }) => running === requests.length);
-  for (const to of [two, four, two, one]) {
+  for (const to of [two, uneven, four, two, one]) {
     const { report, error } = await pipelines.refactor(to);
     expect(error).toBeUndefined();
     expect(report!.outcome).toMatchObject({ kind: 'refactored', incomplete: [] });
