@@ -308,10 +308,12 @@ function damaged(because: string): HpcserveError {
 function cutPool({ backend, memory }: DevicePool, asked_bytes: number): HpcserveError {
   const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
   const { total_bytes } = backend.memory();
+  // What a CPU says of itself are its instruction sets.
+  const where = backend.addressable ? 'in host memory' : `of ${backend.description}`;
   return new HpcserveError('E_NATIVE_MEMORY', {
-    what: `the memory pool of ${backend.description} has ${gib(memory.bytes)} in place of ${gib(asked_bytes)}`,
+    what: `the memory pool ${where} has ${gib(memory.bytes)} in place of ${gib(asked_bytes)}`,
     because: backend.addressable
-      ? 'the kernel gave no more (vm.overcommit_memory)'
+      ? 'the kernel gave no more (vm.overcommit_memory, ulimit -v)'
       : `others have memory of the device, which has ${gib(total_bytes)}`,
     try: backend.addressable
       ? 'make the pool smaller (sharing.pool_gb)'
