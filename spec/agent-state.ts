@@ -10,6 +10,7 @@ import type { MovesReport } from './moves-report.ts';
 import type { PrefixCacheCounts } from './prefix-cache.ts';
 import type { DeviceDescription, SessionModel, SessionRole } from './session-record.ts';
 import type { StreamedWeights } from './streamed-weights.ts';
+import type { TurnsReport } from './turns-report.ts';
 
 export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
 
@@ -101,6 +102,8 @@ export interface SessionState {
   host_bytes?: number | undefined;
   /** Of a wrapped engine that takes turns with others on its device: it waits in host memory. */
   asleep?: boolean | undefined;
+  /** Of one that takes such turns: who waits for its own. */
+  turns?: TurnsReport | undefined;
   /** Of a device worker: what moved to others and came from them with keys and values; absent: nothing yet. */
   moves?: MovesReport | undefined;
   /** By model, as they were when the state was written last; see `prefix_cache_ms` of the agent. */

@@ -346,7 +346,7 @@ const modelShape = z.strictObject({
     })
     .prefault({})
     .describe(
-      'A promise. Plans are made for it; the native engine refuses (429, Retry-After) what would break it, and keeps nothing for models without one.',
+      'A promise. Plans are made for it; the native engine refuses (429, Retry-After) what would break it, and keeps nothing for models without one; so do agents where engines take turns on a device.',
     ),
   tier: z
     .enum(['stable', 'scavenger', 'any'])

@@ -59,6 +59,8 @@ export const headers = {
   cache_scope: 'x-hpcserve-cache-scope',
   /** `1`: a native replica whose batch is full refuses at once (`E_WORKER_BUSY`) and lets the request not wait. */
   at_once: 'x-hpcserve-at-once',
+  /** `1`: the rest of an answer that another replica began; it is not refused for what is promised to others. */
+  continues: 'x-hpcserve-continues',
   /**
    * `1` asks a native replica for the token ids of every chunk, in `hpcserve_token_ids`; the gateway removes them
    * again.

@@ -1,8 +1,16 @@
 import { setTimeout as delay } from 'node:timers/promises';
+import {
+  admitToTurn,
+  type ChangeUnderWay,
+  promisedOnTurn,
+  type TimedSleeper,
+} from '../../solver/sharing/awake-admission.ts';
 import { type AwakeTurn, nextAwake } from '../../solver/sharing/awake-turn.ts';
 import { type Slo, sloOf, type TimedRequest } from '../../solver/sharing/slo.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { canSleep } from '../../spec/sleeping-engine.ts';
+import type { TurnsReport } from '../../spec/turns-report.ts';
+import type { AnswerTimes } from './answer-times.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
 
@@ -16,7 +24,9 @@ const typical_tokens = 512;
 /** An engine that takes turns with others on its device. */
 export interface TurnTaker {
   readonly unit: string;
-  readonly slo: Slo;
+  /** Absent: nothing is promised to its requests. */
+  readonly slo: Slo | undefined;
+  readonly times: Pick<AnswerTimes, 'left_ms' | 'first_token_ms' | 'answer_ms'>;
   /** Requests that are in the agent for it, those that wait included. */
   in_flight(): number;
   sleep(): Promise<void>;
@@ -31,13 +41,31 @@ interface Member {
   /** Longest that waking took lately, the sleep before it included. */
   change_ms: number;
   awake_since_ms: number;
+  /** Requests that waited for a turn, and such as were refused for a promise. */
+  waited: number;
+  refused: number;
+}
+
+/** A start or a wake, while it lasts. */
+interface Change {
+  /** Who is awake after it; absent: one that starts. */
+  to?: Member;
+  /** As long as it is expected to take once nobody is awake. */
+  change_ms: number;
+  /** When nobody was awake any more; absent: the one that is awake answers what it was given. */
+  free_ms?: number;
 }
 
 /** What an engine has of its turns. */
 export interface TakenTurns {
   readonly asleep: boolean;
-  /** Before a request is passed on: undefined where it can be now, else resolves once it can. */
-  enter(): Promise<void> | undefined;
+  readonly report: TurnsReport;
+  /**
+   * Before a request is passed on: undefined where it can be now, else resolves once it can.
+   * @param isCertain it is let in whatever was promised
+   * @throws HpcserveError E_SLO_REFUSED by rejection: by its turn a promise would be broken
+   */
+  enter(isCertain: boolean): Promise<void> | undefined;
   leave(): void;
 }
 
@@ -61,6 +89,8 @@ export class DeviceTurns {
   /** Somebody starts, or a change is under way: others that want to begin one wait for it. */
   #line: Promise<void> = Promise.resolve();
   #changes = 0;
+  /** The one that is under way. */
+  #change_now: Change | undefined;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(log: AgentLog) {
@@ -69,13 +99,15 @@ export class DeviceTurns {
 
   /**
    * The device is the caller's to start an engine on, as soon as nobody is awake on it.
+   * @param usual_ms what its start is expected to take
    * @returns to be called once the engine serves and has joined, or has ended
    * @throws what `signal` was aborted with
    */
-  async start(signal: AbortSignal): Promise<() => void> {
-    const end = await this.#begin();
+  async start(signal: AbortSignal, usual_ms: number): Promise<() => void> {
+    const change: Change = { change_ms: usual_ms };
+    const end = await this.#begin(change);
     try {
-      await this.#layDown(signal);
+      await this.#layDown(change, signal);
       return end;
     } catch (error) {
       end();
@@ -90,6 +122,8 @@ export class DeviceTurns {
       waiting: [],
       change_ms: assumed_change_ms,
       awake_since_ms: performance.now(),
+      waited: 0,
+      refused: 0,
     };
     this.#members.push(own);
     this.#awake = own;
@@ -98,20 +132,79 @@ export class DeviceTurns {
       get asleep() {
         return turns.#awake !== own;
       },
-      enter: () => this.#enter(own),
+      get report() {
+        const { waiting, waited, refused, change_ms } = own;
+        return { waiting: waiting.length, waited, refused, change_ms: Math.round(change_ms) };
+      },
+      enter: (isCertain) => this.#enter(own, isCertain),
       leave: () => this.#leave(own),
     };
   }
 
-  #enter(own: Member): Promise<void> | undefined {
-    if (this.#awake === own && !this.#isOver) return undefined;
-    const arrival_ms = performance.now();
-    const service_level = sloOf(own.taker.slo, typical_tokens);
+  #enter(own: Member, isCertain: boolean): Promise<void> | undefined {
+    const canPass = this.#awake === own && !this.#isOver;
+    const isFree = canPass && this.#members.every(({ waiting }) => waiting.length === 0);
+    const request = this.#requestOf(own, canPass);
+    if (own.taker.slo !== undefined && !isCertain && !isFree) {
+      const refusal = this.#validate(own, request);
+      if (refusal) return Promise.reject(refusal);
+    }
+    if (canPass) return undefined;
+    own.waited++;
     return new Promise((resolve, reject) => {
-      const request = { arrival_ms, output_tokens: 0, service_level };
       own.waiting.push({ request, let: resolve, refuse: reject });
       this.#look();
     });
+  }
+
+  #requestOf({ taker, change_ms }: Member, awake: boolean): TimedRequest {
+    const level = sloOf(taker.slo ?? {}, typical_tokens);
+    const { first_token_ms } = taker.times;
+    return {
+      arrival_ms: performance.now(),
+      output_tokens: 0,
+      service_level: taker.slo ? promisedOnTurn(level, { awake, change_ms, first_token_ms }) : level,
+    };
+  }
+
+  /** @returns why it may not wait for its turn; undefined: it may */
+  #validate(own: Member, request: TimedRequest): HpcserveError | undefined {
+    const now_ms = request.arrival_ms;
+    const { unit } = own.taker;
+    const id = String(this.#members.indexOf(own));
+    const verdict = admitToTurn(this.#timed(now_ms), id, request, now_ms, this.#underWay(now_ms));
+    if (verdict.admit) return undefined;
+    const { because, retry_after_ms } = verdict;
+    own.refused++;
+    this.#log.info({ unit, because }, 'a request is refused: it would break a promise');
+    return new HpcserveError('E_SLO_REFUSED', {
+      what: `${unit} cannot take this request within its service level now`,
+      because,
+      details: { retry_after_s: Math.max(1, Math.ceil(retry_after_ms / 1000)) },
+    });
+  }
+
+  #timed(now_ms: number): TimedSleeper[] {
+    return this.#members.map(({ taker, waiting, change_ms, awake_since_ms }, at) => ({
+      id: String(at),
+      awake: this.#members[at] === this.#awake,
+      promised: taker.slo !== undefined,
+      waiting: waiting.map(({ request }) => request),
+      change_ms,
+      awake_since_ms,
+      left_ms: taker.times.left_ms(now_ms),
+      first_token_ms: taker.times.first_token_ms,
+      answer_ms: taker.times.answer_ms,
+    }));
+  }
+
+  #underWay(now_ms: number): ChangeUnderWay | undefined {
+    if (!this.#change_now) return undefined;
+    const { to, change_ms, free_ms = now_ms } = this.#change_now;
+    const elapsed_ms = now_ms - free_ms;
+    // What takes longer than it was expected to is taken to be half over.
+    const left_ms = elapsed_ms < change_ms ? change_ms - elapsed_ms : elapsed_ms;
+    return { id: to && String(this.#members.indexOf(to)), left_ms };
   }
 
   #leave(own: Member): void {
@@ -128,17 +221,11 @@ export class DeviceTurns {
     // Who is at it looks again when it is over.
     if (this.#changes > 0) return;
     const now_ms = performance.now();
-    const turn = nextAwake(
-      this.#members.map(({ taker, waiting, change_ms, awake_since_ms }, at) => ({
-        id: String(at),
-        awake: this.#members[at] === this.#awake,
-        running: taker.in_flight() - waiting.length,
-        waiting: waiting.map(({ request }) => request),
-        change_ms,
-        awake_since_ms,
-      })),
-      now_ms,
-    );
+    const sleepers = this.#timed(now_ms).map((one, at) => {
+      const { taker, waiting } = this.#members[at]!;
+      return { ...one, running: taker.in_flight() - waiting.length };
+    });
+    const turn = nextAwake(sleepers, now_ms);
     if (!turn) return;
     const next = this.#members[Number(turn.id)]!;
     if (next !== this.#awake) {
@@ -152,17 +239,18 @@ export class DeviceTurns {
   }
 
   async #change(next: Member, { because }: AwakeTurn): Promise<void> {
-    const end = await this.#begin();
+    const change: Change = { to: next, change_ms: next.change_ms };
+    const end = await this.#begin(change);
     try {
       if (!this.#members.includes(next)) return;
-      await this.#layDown();
-      const began_ms = performance.now();
+      await this.#layDown(change);
+      const woken_ms = performance.now();
       await next.taker.wake();
       this.#awake = next;
       next.awake_since_ms = performance.now();
-      next.change_ms = Math.max(next.awake_since_ms - began_ms, next.change_ms / 2);
+      next.change_ms = Math.max(next.awake_since_ms - change.free_ms!, next.change_ms / 2);
       next.taker.onChange();
-      const wake_ms = Math.round(next.awake_since_ms - began_ms);
+      const wake_ms = Math.round(next.awake_since_ms - woken_ms);
       this.#log.info({ unit: next.taker.unit, wake_ms, because }, 'it is awake: its turn on the device');
       letAll(next);
     } catch (error) {
@@ -173,11 +261,12 @@ export class DeviceTurns {
   }
 
   /** The awake one answers what it was given, and sleeps. */
-  async #layDown(signal?: AbortSignal): Promise<void> {
+  async #layDown(change: Change, signal?: AbortSignal): Promise<void> {
     const awake = this.#awake;
     this.#isOver = true;
     while (awake && this.#awake === awake && awake.taker.in_flight() > awake.waiting.length)
       await delay(look_ms, undefined, { signal, ref: false });
+    change.free_ms = performance.now();
     if (!awake || this.#awake !== awake) return;
     // From here on it counts as asleep: to wake one that is awake does no harm.
     this.#awake = undefined;
@@ -192,7 +281,7 @@ export class DeviceTurns {
   }
 
   /** One start or change at a time. */
-  async #begin(): Promise<() => void> {
+  async #begin(change: Change): Promise<() => void> {
     this.#changes++;
     const before = this.#line;
     let end = (): void => undefined;
@@ -200,11 +289,13 @@ export class DeviceTurns {
       end = resolve;
     });
     await before;
+    this.#change_now = change;
     let isOver = false;
     return () => {
       if (isOver) return;
       isOver = true;
       this.#changes--;
+      this.#change_now = undefined;
       this.#isOver = false;
       end();
       this.#look();

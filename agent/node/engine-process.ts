@@ -5,6 +5,7 @@ import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
+import type { TurnsReport } from '../../spec/turns-report.ts';
 import {
   type AdapterContext,
   checkEngineOptions,
@@ -73,7 +74,7 @@ export class EngineProcess implements ServingProcess {
   readonly #load_times: LoadTimes;
   /** As its command line begins, the site's prefix included. */
   #program: string | undefined;
-  #sleep: { wake(): Promise<void> | undefined } | undefined;
+  #sleep: { wake(isCertain: boolean): Promise<void> | undefined } | undefined;
   /** Of several engines on its device; see `DeviceTurns`. */
   #turns: TakenTurns | undefined;
   #has_served = false;
@@ -118,8 +119,12 @@ export class EngineProcess implements ServingProcess {
     return this.#turns?.asleep;
   }
 
-  wake(): Promise<void> | undefined {
-    return this.#sleep?.wake();
+  get turns(): TurnsReport | undefined {
+    return this.#turns?.report;
+  }
+
+  wake(isCertain: boolean): Promise<void> | undefined {
+    return this.#sleep?.wake(isCertain);
   }
 
   drain(): void {
@@ -151,7 +156,8 @@ export class EngineProcess implements ServingProcess {
     let started = (): void => undefined;
     try {
       checkModelPath(this.#unit);
-      started = (await this.#context.turns?.start(this.#stopped.signal)) ?? started;
+      const usual_ms = 1000 * (this.#load_times.read_s() ?? 0);
+      started = (await this.#context.turns?.start(this.#stopped.signal, usual_ms)) ?? started;
       const { child, upstream, sleep, kv_events } = await this.#start();
       if (kv_events !== undefined) this.blocks = followBlocks(kv_events, signal, this.#context.log);
       const lost = this.#untilRankLost(signal);
@@ -249,12 +255,14 @@ export class EngineProcess implements ServingProcess {
     paths: SleepPaths,
     upstream: Upstream,
     signal: AbortSignal,
-  ): { wake(): Promise<void> | undefined } {
+  ): { wake(isCertain: boolean): Promise<void> | undefined } {
     const { sharing, traffic, log, turns: onDevice } = this.#context;
+    const { slo } = this.#unit.model;
     if (onDevice) {
       const turns = onDevice.join({
         unit: this.#unit.unit,
-        slo: this.#unit.model.slo,
+        slo: Object.keys(slo).length > 0 ? slo : undefined,
+        times: traffic.times,
         in_flight: () => traffic.in_flight,
         sleep: () => changeSleep(upstream, paths, 'sleep'),
         wake: () => changeSleep(upstream, paths, 'wake'),
@@ -264,7 +272,7 @@ export class EngineProcess implements ServingProcess {
         },
       });
       this.#turns = turns;
-      return { wake: () => turns.enter() };
+      return { wake: (isCertain) => turns.enter(isCertain) };
     }
     const after_ms = 1000 * (sharing?.keep_alive_s ?? keep_alive_s_default);
     const sleep = new EngineSleep({ paths, after_ms, upstream, traffic, unit: this.#unit.unit, log });

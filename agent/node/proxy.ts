@@ -13,6 +13,7 @@ import { writeEvents } from '../../host/write-events.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
 import { withAgentTime } from '../../spec/worker-timings.ts';
+import type { AnswerClock, AnswerTimes } from './answer-times.ts';
 import { answerError, openAiError } from './answers.ts';
 import { connectionTo } from './engine-request.ts';
 import { EventBoundary } from './event-boundary.ts';
@@ -43,6 +44,8 @@ export interface PassedRequest {
   deadlines: RequestDeadlines;
   /** What came of this and other answers, for whoever watches the engine. */
   traffic: Traffic;
+  /** Where it counts how long this answer takes; absent: it is none that is computed token by token. */
+  times?: AnswerTimes | undefined;
   /** Of the engine, where that is another than the request's. */
   path?: string | undefined;
   /** What to pass on in place of the body; absent: the body as it comes. */
@@ -85,6 +88,7 @@ class Passage {
   readonly #deadlines: DeadlineWatch;
   readonly #unanswered: UnansweredRequest;
   readonly #began_ms = performance.now();
+  readonly #timed: AnswerClock | undefined;
   #answer: IncomingMessage | undefined;
   /** 1 while a stream of events is on its way. */
   #streams = 0;
@@ -97,6 +101,7 @@ class Passage {
     this.#proxied = proxied;
     const { incoming, outgoing } = proxied;
     this.#passed = openPassed(proxied);
+    this.#timed = proxied.times?.pass(this.#began_ms);
     this.#unanswered = { id: String(incoming.headers[headerNames.request_id] ?? '') };
     this.#deadlines = new DeadlineWatch(
       proxied.deadlines,
@@ -136,6 +141,7 @@ class Passage {
       traffic.streams -= this.#streams;
       this.#streams = 0;
       this.#paced?.leave();
+      this.#timed?.ended(performance.now(), outgoing.writableFinished && outgoing.statusCode === 200);
       forget();
       keep();
       if (!outgoing.writableFinished) {
@@ -202,6 +208,7 @@ class Passage {
       // It was given up in a turn in which more came.
       if (this.#streams === 0 || outgoing.writableEnded) return;
       const now_ms = performance.now();
+      this.#timed?.began(now_ms);
       if (this.#paced) this.#paced.arrived(now_ms);
       else this.#paced = traffic.pace.join(isHeld, now_ms);
       this.#boundary.push(chunk);

@@ -4,10 +4,12 @@ import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
+import type { TurnsReport } from '../../spec/turns-report.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
 import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
 import type { BlockFeed } from '../kv-events/block-feed.ts';
 import type { AnswerPace } from './answer-pace.ts';
+import type { AnswerTimes } from './answer-times.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { DeviceTurns } from './device-turns.ts';
 import type { AgentLog } from './log.ts';
@@ -29,6 +31,8 @@ export interface Traffic {
   answer_bytes: number;
   /** How tokens come, over all streams. */
   readonly pace: AnswerPace;
+  /** How long answers take. */
+  readonly times: AnswerTimes;
   /** Of the requests in flight, those to which nothing has been answered. */
   readonly unanswered: Set<UnansweredRequest>;
 }
@@ -64,6 +68,8 @@ export interface ServingProcess {
   readonly host_bytes?: number | undefined;
   /** Of several engines on its device another is awake; absent: it takes no turns. */
   readonly asleep?: boolean | undefined;
+  /** Of its turns on a device that it shares so. */
+  readonly turns?: TurnsReport | undefined;
   /** What its KV cache holds; absent where it does not say. */
   readonly blocks?: BlockFeed | undefined;
   /** Of a device worker: what moved to others and came from them with keys and values. */
@@ -74,8 +80,11 @@ export interface ServingProcess {
   readonly ended: Promise<ProcessEnd>;
   /** @param in_flight requests the agent has passed on and not seen the end of */
   loads(in_flight: number): ModelLoad[];
-  /** Before a request is passed on: resolves once the engine can take it; undefined where it can now. */
-  wake?(): Promise<void> | undefined;
+  /**
+   * Before a request is passed on: resolves once the engine can take it; undefined where it can now.
+   * @param isCertain it is let in whatever was promised to others
+   */
+  wake?(isCertain: boolean): Promise<void> | undefined;
   /** Stop admitting new requests, where the process can be told so. */
   drain(): void;
   stop(grace_ms: number): Promise<void>;

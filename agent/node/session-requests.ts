@@ -24,6 +24,8 @@ import { checkRemoteMedia } from './remote-media.ts';
 import type { Upstream } from './serving-process.ts';
 import type { BodyRules, UnitSupervisor } from './unit-supervisor.ts';
 
+/** Where a request is one for tokens: to such something may be promised. */
+const completion_paths: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/completions']);
 /** A worker answers between two iterations. */
 const report_ms = 5000;
 
@@ -251,21 +253,20 @@ function serve(
       answer_headers,
       deadlines: unit.deadlines(model.name),
       traffic: unit.traffic,
+      times: isCompletion(request) ? unit.traffic.times : undefined,
       onSessionEnd: (callback) => unit.onSessionEnd(callback),
       onHandOver: (callback) => unit.onHandOver(callback),
       onEnd,
     });
   const rules = request.method === 'POST' ? unit.bodyRules(model.name) : undefined;
-  const waking = unit.wake();
+  const waking = unit.wake(isCertain(request));
   if (waking === undefined && rules === undefined) {
     pass();
     return;
   }
-  const ready = async (): Promise<Buffer | undefined> => {
-    const body = rules && checkedBody(await readWhole(request), request, rules, upstream);
-    await waking;
-    return body;
-  };
+  const read = async (): Promise<Buffer | undefined> =>
+    rules && checkedBody(await readWhole(request), request, rules, upstream);
+  const ready = async (): Promise<Buffer | undefined> => (await Promise.all([read(), waking]))[0];
   ready().then(
     (body) => (response.destroyed ? onEnd() : pass(body)),
     (error: unknown) => {
@@ -273,9 +274,24 @@ function serve(
       // A client that went away while it sent its request is told nothing.
       if (response.destroyed) return;
       request.resume();
-      answerError(response, HpcserveError.from(error), statusOf(error), answer_headers);
+      const said = HpcserveError.from(error);
+      answerError(response, said, statusOf(error), { ...answer_headers, ...retryAfter(said) });
     },
   );
+}
+
+/** Whether it is let in whatever was promised: nothing is promised to it, or another replica began its answer. */
+function isCertain(request: IncomingMessage): boolean {
+  return !isCompletion(request) || request.headers[headers.continues] !== undefined;
+}
+
+function isCompletion({ method, url }: IncomingMessage): boolean {
+  return method === 'POST' && completion_paths.has((url ?? '/').split('?', 1)[0]!);
+}
+
+function retryAfter({ details }: HpcserveError): OutgoingHttpHeaders {
+  const { retry_after_s } = details;
+  return typeof retry_after_s === 'number' ? { 'retry-after': String(retry_after_s) } : {};
 }
 
 /** What a wrapped engine gets in place of a body. @throws HpcserveError where it must not get it at all */

@@ -11,6 +11,7 @@ import { adapterOf } from '../adapters/index.ts';
 import { EnergyMeter } from '../devices/energy-meter.ts';
 import type { BlockReader } from '../kv-events/block-feed.ts';
 import { AnswerPace } from './answer-pace.ts';
+import { AnswerTimes } from './answer-times.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
@@ -89,6 +90,7 @@ export class UnitSupervisor {
     streams: 0,
     answer_bytes: 0,
     pace: new AnswerPace(),
+    times: new AnswerTimes(),
     unanswered: new Set(),
   };
   #energy: EnergyMeter | undefined;
@@ -149,8 +151,8 @@ export class UnitSupervisor {
   }
 
   /** See `ServingProcess.wake`. */
-  wake(): Promise<void> | undefined {
-    return this.#process?.wake?.();
+  wake(isCertain: boolean): Promise<void> | undefined {
+    return this.#process?.wake?.(isCertain);
   }
 
   get draining(): boolean {
@@ -219,6 +221,7 @@ export class UnitSupervisor {
       stage_times: this.#process?.stage_times,
       host_bytes: this.#process?.host_bytes,
       asleep: this.#process?.asleep,
+      turns: this.#process?.turns,
       moves: this.#process?.moves,
       prefix_caches: this.#prefixCaches(),
     };

@@ -29,6 +29,7 @@ import { formatBytes, formatDuration } from '../format/quantities.ts';
 import { streamedLines } from '../format/streamed-weights.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { fittedTable } from '../format/table.ts';
+import { turnWords } from '../format/turns.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
@@ -239,7 +240,7 @@ function rowsOf(context: CliContext, launch: LaunchReport): string[][] {
 }
 
 function describeState(unit: UnitStatus, now_ms: number): string {
-  if (unit.state === 'serving' && unit.asleep) return 'serving (asleep)';
+  if (unit.state === 'serving' && unit.turns) return `serving${turnWords(unit.turns, unit.asleep === true)}`;
   if (unit.state !== 'loading') return unit.state;
   const { phase, loading_since_ms, usual_load_s } = unit;
   const bytes = unit.bytes_total

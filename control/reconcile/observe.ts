@@ -9,6 +9,7 @@ import type { MovesReport } from '../../spec/moves-report.ts';
 import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
+import type { TurnsReport } from '../../spec/turns-report.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
@@ -55,6 +56,8 @@ export interface UnitStatus {
   streamed?: StreamedWeights;
   /** A wrapped engine that waits in host memory while another has their device. */
   asleep?: true | undefined;
+  /** Of one that takes such turns. */
+  turns?: TurnsReport | undefined;
   /** Of its device worker: answers that moved with their KV, and came so. */
   moves?: MovesReport;
   /** As its engine counts; absent where it does not say. */
@@ -304,6 +307,7 @@ function unitStatus(
     layouts: session?.layouts?.[unit.model.name],
     streamed: session?.streamed?.[unit.model.name],
     asleep: session?.asleep === true ? (true as const) : undefined,
+    turns: session?.turns,
     moves: session?.moves,
     prefix_cache: session?.prefix_caches?.[unit.model.name],
     phase: model?.phase,

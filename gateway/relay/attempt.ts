@@ -264,6 +264,7 @@ function requestHead(
   {
     of: { parsed, endpoint, request, request_id, key },
     replica: { session, modelField },
+    continues,
     trace,
   }: AttemptTask,
   path: string,
@@ -280,6 +281,7 @@ function requestHead(
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
     `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
     `${atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
+    `${continues ? `${headers.continues}: 1\r\n` : ''}` +
     `${trace ? `${headers.timings}: 1\r\n` : ''}` +
     `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
     `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`

@@ -11,6 +11,8 @@ export interface Sleeper {
   running: number;
   /** Requests that it was not given yet. */
   waiting: readonly TimedRequest[];
+  /** Its deployment has an SLO; others take turns in time that no promise needs. */
+  promised: boolean;
   /** Until it is awake: what sleeps before it included. Of the one that is awake it says nothing. */
   change_ms: number;
   /** Of the one that is awake: since when. */
@@ -21,7 +23,7 @@ export interface Sleeper {
  * An engine that has requests stays awake for so many times what a change takes. Lower: others wait less; higher: less
  * of the device's time goes into changes, at most 1/(1 + n) of it.
  */
-const awake_changes_min = 4;
+export const awake_changes_min = 4;
 
 export interface AwakeTurn {
   /** Whose turn it is: it is woken where it sleeps, once the one that is awake has answered what it was given. */
@@ -31,7 +33,8 @@ export interface AwakeTurn {
 
 /**
  * Whose turn it is: of those with waiting requests the one whose most urgent has the least headroom, what waking takes
- * counted in. The one that is awake goes on while its turn is short.
+ * counted in; those whose requests are promised something before all others. The one that is awake goes on while its
+ * turn is short, unless it keeps a promise waiting and is bound by none itself.
  * @returns undefined where nobody waits
  */
 export function nextAwake(sleepers: readonly Sleeper[], now_ms: number): AwakeTurn | undefined {
@@ -41,7 +44,7 @@ export function nextAwake(sleepers: readonly Sleeper[], now_ms: number): AwakeTu
       const least = Math.min(...sleeper.waiting.map((request) => headroom(request, now_ms)));
       return { sleeper, headroom_ms: sleeper.awake ? least : least - sleeper.change_ms };
     })
-    .sort((a, b) => a.headroom_ms - b.headroom_ms);
+    .sort((a, b) => Number(b.sleeper.promised) - Number(a.sleeper.promised) || a.headroom_ms - b.headroom_ms);
   const [first] = asked;
   if (first === undefined) return undefined;
   const { sleeper, headroom_ms } = first;
@@ -50,7 +53,8 @@ export function nextAwake(sleepers: readonly Sleeper[], now_ms: number): AwakeTu
   const awake = sleepers.find((one) => one.awake);
   const isAsked = awake !== undefined && (awake.running > 0 || awake.waiting.length > 0);
   const turn_ms = awake_changes_min * sleeper.change_ms;
-  if (isAsked && now_ms - (awake.awake_since_ms ?? now_ms) < turn_ms)
+  const isSpared = isAsked && (awake.promised || !sleeper.promised);
+  if (isSpared && now_ms - (awake.awake_since_ms ?? now_ms) < turn_ms)
     return {
       id: awake.id,
       because: `it is awake for less than ${awake_changes_min} times what a change takes`,

@@ -204,13 +204,13 @@ export class Site implements AsyncDisposable {
   ask(
     record: SessionRecord,
     content: string,
-    options: { signal?: AbortSignal } = {},
+    { signal, headers = {} }: { signal?: AbortSignal; headers?: Record<string, string> } = {},
   ): Promise<Dispatcher.ResponseData> {
     return this.pool(record).request({
-      ...options,
+      signal: signal ?? null,
       method: 'POST',
       path: '/v1/chat/completions',
-      headers: { 'content-type': 'application/json', authorization: 'Bearer of-the-client' },
+      headers: { 'content-type': 'application/json', authorization: 'Bearer of-the-client', ...headers },
       body: JSON.stringify({ model: 'm', stream: true, messages: [{ role: 'user', content }] }),
     });
   }

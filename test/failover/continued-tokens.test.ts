@@ -3,7 +3,7 @@
  * recorded; half of what their model says is no UTF-8, and each position is one at which a replica is lost.
  */
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { agentPaths } from '../../spec/wire.ts';
+import { agentPaths, headers } from '../../spec/wire.ts';
 import {
   decode,
   drawnModel,
@@ -35,7 +35,7 @@ let sessions: TestSession[] = [];
 /** Where the next answer loses its replica; each is lost once. */
 let loss: { tokens: number; choice: number } | undefined;
 /** What the engines were asked, beside being asked how tokens are spelled. */
-let asked: { path: string; body: Record<string, unknown> }[] = [];
+let asked: { path: string; body: Record<string, unknown>; isRest: boolean }[] = [];
 
 beforeAll(async () => {
   stage = await startStage({ continue_ms: 600 });
@@ -62,7 +62,8 @@ async function engines(options: VllmOptions, model: { context_tokens?: number } 
   });
   const answer: Answer = (seen, response) => {
     const spells = seen.path === agentPaths.detokenize;
-    if (!spells) asked.push({ path: seen.path, body: JSON.parse(seen.body) });
+    const isRest = seen.headers[headers.continues] === '1';
+    if (!spells) asked.push({ path: seen.path, body: JSON.parse(seen.body), isRest });
     return protocol.answer({ path: spells ? '/detokenize' : seen.path, body: seen.body }, response);
   };
   for (const node of ['a', 'b'])
@@ -107,6 +108,8 @@ describe('a stream of bytes that are often no characters, lost at each of 50 tok
       // It did go on by ids, with exactly what was left.
       const { body: rest } = asked.at(-1)!;
       expect(asked.at(-1)!.path).toBe(textPath);
+      // Agents do not refuse it for what they promised to others.
+      expect([asked[0]!.isRest, asked.at(-1)!.isRest]).toEqual([false, true]);
       const prompt = rest.prompt as number[];
       const begin = path === chatPath ? 'user: hi\nassistant: ' : 'once ';
       expect(decode(prompt.slice(0, begin.length))).toBe(begin);

@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
-// not wake; one named `mute` sleeps and answers that it failed. Completions are as `vllm-protocol.mjs` has them.
+// not wake; one named `mute` sleeps and answers that it failed. A chat takes VLLM_RULES_ANSWER_MS. Completions are as
+// `vllm-protocol.mjs` has them.
 import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { VllmProtocol } from './vllm-protocol.mjs';
@@ -63,6 +64,7 @@ createServer(async (request, response) => {
   say(asleep ? 'asked asleep' : 'asked');
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
   const { cache_salt } = JSON.parse(body);
+  await new Promise((resolve) => setTimeout(resolve, Number(process.env.VLLM_RULES_ANSWER_MS ?? 0)));
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
 }).listen(where, () => {
   say(`pid ${process.pid}`);

@@ -3,6 +3,7 @@ import { chmod, mkdir, writeFile } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
+import type { AgentState } from '../../../spec/agent-state.ts';
 import { eventually } from '../../mesh/support.ts';
 import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { Site, unitOf } from '../support.ts';
@@ -73,3 +74,43 @@ test('one that ends leaves the device to the others, and comes back when it can'
   expect(await answer(again)).toBe(200);
   expect(await answer(two)).toBe(200);
 }, 90_000);
+
+test('what would break a promise is refused with a time; what is certain, or promised nothing, waits', async () => {
+  await using site = await Site.open();
+  const level = { ttft_ms: 100 };
+  const units = [
+    unitOf({ name: 'one', engine_args: ['--enable-sleep-mode'], slo: level }, { engine: 'vllm' }),
+    unitOf({ name: 'two', engine_args: ['--enable-sleep-mode'], slo: level }, { engine: 'vllm' }),
+    sleeping('free'),
+  ];
+  const slow = { ...(await installed(site)), VLLM_RULES_ANSWER_MS: '4000' };
+  const agent = await site.start(units, {}, slow);
+  const names = ['one', 'two', 'free'];
+  const [one, two, free] = await Promise.all(names.map((name) => site.serving(name, 60_000)));
+  const ask = async (record: typeof one, headers: Record<string, string> = {}) => {
+    const { statusCode, body, headers: said } = await site.ask(record!, 'hello', { headers });
+    return { status: statusCode, text: await body.text(), after: Number(said['retry-after']) };
+  };
+  // On a device where nobody is asked, its waking keeps nobody out; and what answers take is known from then on.
+  expect((await ask(one)).status).toBe(200);
+  expect((await ask(two)).status).toBe(200);
+  const long = ask(two);
+  const asked = async (unit: string) =>
+    (await agent.engineLog(unit)).filter((line) => line === 'asked').length;
+  await eventually(async () => ((await asked('two-0')) === 2 ? true : undefined), 'the long one');
+  const refused = await ask(one);
+  expect([refused.status, JSON.parse(refused.text).error.code]).toEqual([429, 'E_SLO_REFUSED']);
+  expect(refused.text).toMatch(/its first token would come \d+ ms late: others have their turns before/);
+  expect(refused.after).toBeGreaterThanOrEqual(1);
+  expect(refused.after).toBeLessThanOrEqual(4);
+  const [certain, unpromised] = await Promise.all([ask(one, { 'x-hpcserve-continues': '1' }), ask(free)]);
+  expect([(await long).status, certain.status, unpromised.status]).toEqual([200, 200, 200]);
+  const reportOf = (state: AgentState, unit: string) =>
+    state.sessions.find((session) => session.unit === unit)?.turns;
+  const state = await agent.stateWhere(
+    (seen) => reportOf(seen, 'free-0')?.waited === 1 && reportOf(seen, 'one-0')?.waiting === 0,
+    'turns in the state',
+  );
+  expect(reportOf(state, 'one-0')).toMatchObject({ refused: 1, change_ms: expect.any(Number) });
+  expect(reportOf(state, 'free-0')).toMatchObject({ refused: 0, waiting: 0 });
+}, 120_000);

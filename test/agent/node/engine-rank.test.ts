@@ -5,6 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pino from 'pino';
 import { expect, test } from 'vitest';
 import { AnswerPace } from '../../../agent/node/answer-pace.ts';
+import { AnswerTimes } from '../../../agent/node/answer-times.ts';
 import type { UnitGroup } from '../../../agent/node/assign-devices.ts';
 import { EngineProcess } from '../../../agent/node/engine-process.ts';
 import { EngineRank } from '../../../agent/node/engine-rank.ts';
@@ -128,7 +129,14 @@ async function contextOf(
     guard: new OrphanGuard(runtime_folder),
     log: pino({ level: 'silent' }),
     environment: { PATH: process.env.PATH },
-    traffic: { in_flight: 0, streams: 0, answer_bytes: 0, pace: new AnswerPace(), unanswered: new Set() },
+    traffic: {
+      in_flight: 0,
+      streams: 0,
+      answer_bytes: 0,
+      pace: new AnswerPace(),
+      times: new AnswerTimes(),
+      unanswered: new Set(),
+    },
     onStalled: () => undefined,
     onChange: () => undefined,
     onFullness: () => undefined,

@@ -12,6 +12,7 @@ const sleeper = (id: string, changes: Partial<Sleeper> = {}): Sleeper => ({
   awake: false,
   running: 0,
   waiting: [],
+  promised: true,
   change_ms: 1000,
   ...changes,
 });
@@ -36,6 +37,17 @@ describe('the engine that is awake', () => {
     expect(nextAwake([awake, other], 3999)?.id).toBe('awake');
     expect(nextAwake([awake, other], 4000)?.id).toBe('other');
     expect(nextAwake([{ ...awake, running: 0 }, other], 1)?.id).toBe('other');
+  });
+
+  it('keeps promises before it serves whom nothing is promised', () => {
+    const free = sleeper('free', { promised: false, waiting: [asked(0)] });
+    const bound = sleeper('bound', { waiting: [asked(900)] });
+    expect(nextAwake([free, bound], 1000)?.id).toBe('bound');
+    expect(nextAwake([free], 1000)?.id).toBe('free');
+    // Its turn ends at once where it is bound by no promise itself, and not for another that is not.
+    const awake = sleeper('awake', { promised: false, awake: true, running: 1, awake_since_ms: 999 });
+    expect(nextAwake([awake, bound], 1000)?.id).toBe('bound');
+    expect(nextAwake([awake, free], 1000)?.id).toBe('awake');
   });
 
   it('changes at last, whoever else keeps asking', () => {
