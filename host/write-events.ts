@@ -11,12 +11,14 @@ const bytes_max = 16 * 1024;
  * RFC 9112 §7.1) go as one write.
  *
  * @param begun something of the body was written before: the head is with the socket
+ * @param lent the bytes are valid during this call only
  * @returns false where whoever asked is behind; the response then says when it has drained
  */
 export function writeEvents(
   response: { write(bytes: Buffer): boolean },
   bytes: Buffer,
   begun: boolean,
+  lent = false,
 ): boolean {
   if (begun && bytes.length <= bytes_max && response instanceof ServerResponse && response.chunkedEncoding) {
     const { socket } = response;
@@ -26,7 +28,7 @@ export function writeEvents(
       return true;
     }
   }
-  return response.write(bytes);
+  return response.write(lent ? Buffer.from(bytes) : bytes);
 }
 
 function chunkOf(bytes: Buffer): Buffer {

@@ -1,14 +1,10 @@
 import { Agent, type IncomingMessage, type OutgoingHttpHeaders, request } from 'node:http';
-import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { peerOf } from '../../host/tcp-table.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
+import { connectToOwnPort } from './engine-socket.ts';
 import type { Upstream } from './serving-process.ts';
 
 /** Largest answer of `fetchText`; metrics of the largest engines are some hundred KiB. */
 const answer_bytes_max = 4 * 1024 * 1024;
-
-type Created = (error: Error | null, socket: Duplex) => void;
 
 /**
  * A connection a request: on this host that is cheap, and no request meets one that is being closed. Engines are
@@ -26,43 +22,14 @@ class OneRequestAgent extends Agent {
   }
 }
 
-/**
- * Connections to loopback ports of engines. A port that was free when the engine was started may be another user's
- * by the time it is asked, for anybody on the node sees it in the engine's arguments: before the first byte, key
- * included, is sent, the kernel is asked whose process has accepted this very connection.
- */
+/** Connections to loopback ports of engines, which are nobody else's. */
 class OwnPortAgent extends OneRequestAgent {
-  override createConnection({ host, port }: { host?: string; port?: number }, created: Created): undefined {
-    const socket = connect({ host: host!, port: Number(port) });
-    const closed = new AbortController();
-    const fail = (error: Error): void => created(error, socket);
-    socket.once('error', fail);
-    socket.once('close', () => closed.abort(new Error('the connection was closed before anything was sent')));
-    socket.once('connect', () => {
-      requireOwn(Number(port), socket.localPort!, closed.signal).then(
-        () => {
-          socket.off('error', fail);
-          created(null, socket);
-        },
-        (error: Error) => {
-          socket.off('error', fail);
-          socket.destroy();
-          fail(closed.signal.aborted ? (closed.signal.reason as Error) : error);
-        },
-      );
-    });
+  override createConnection(
+    { port }: { port?: number },
+    created: (error: Error | null, socket: Duplex) => void,
+  ): undefined {
+    connectToOwnPort(Number(port), {}, created);
   }
-}
-
-/** @throws HpcserveError E_AGENT_ENGINE_PORT */
-async function requireOwn(port: number, own_port: number, signal: AbortSignal): Promise<void> {
-  const user = await peerOf(port, own_port, signal);
-  if (user === process.getuid!()) return;
-  throw new HpcserveError('E_AGENT_ENGINE_PORT', {
-    what: `port ${port} of this node is not the engine's: another user listens there`,
-    because: `the kernel names user id ${user}; nothing was sent to it`,
-    details: { port },
-  });
 }
 
 const bySocket = new OneRequestAgent();

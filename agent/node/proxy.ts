@@ -2,20 +2,15 @@
  * Passes OpenAI requests on to the engine of a unit and its answer back, unchanged, as fast as the slower side takes
  * it.
  */
-import {
-  type ClientRequest,
-  type IncomingMessage,
-  type OutgoingHttpHeaders,
-  request,
-  type ServerResponse,
-} from 'node:http';
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
+import type { HttpAnswerHead } from '../../host/http-answer-parser.ts';
 import { writeEvents } from '../../host/write-events.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers as headerNames, limits, type OpenAiError } from '../../spec/wire.ts';
 import { withAgentTime } from '../../spec/worker-timings.ts';
 import type { AnswerClock, AnswerTimes } from './answer-times.ts';
 import { answerError, openAiError } from './answers.ts';
-import { connectionTo } from './engine-request.ts';
+import { type EngineBody, EngineCall, type EngineReceiver, type EngineRequest } from './engine-call.ts';
 import { EventBoundary } from './event-boundary.ts';
 import { bodyTooLarge } from './read-whole.ts';
 import { DeadlineWatch, type RequestDeadlines } from './request-deadlines.ts';
@@ -82,25 +77,24 @@ export function proxyRequest(proxied: PassedRequest): void {
 }
 
 /** A request on its way to the engine, and its answer on the way back. */
-class Passage {
+class Passage implements EngineReceiver {
   readonly #proxied: PassedRequest;
-  readonly #passed: ClientRequest;
+  #call: EngineCall | undefined;
   readonly #deadlines: DeadlineWatch;
   readonly #unanswered: UnansweredRequest;
   readonly #began_ms = performance.now();
   readonly #timed: AnswerClock | undefined;
-  #answer: IncomingMessage | undefined;
   /** 1 while a stream of events is on its way. */
   #streams = 0;
   #paced: ReturnType<Traffic['pace']['join']> | undefined;
   /** Of a stream of events. */
   readonly #boundary = new EventBoundary();
   #handedOver = false;
+  readonly #goOn = (): void => this.#call?.resume();
 
   constructor(proxied: PassedRequest) {
     this.#proxied = proxied;
     const { incoming, outgoing } = proxied;
-    this.#passed = openPassed(proxied);
     this.#timed = proxied.times?.pass(this.#began_ms);
     this.#unanswered = { id: String(incoming.headers[headerNames.request_id] ?? '') };
     this.#deadlines = new DeadlineWatch(
@@ -123,16 +117,7 @@ class Passage {
 
   begin(): void {
     const { outgoing, traffic, onSessionEnd, onHandOver, onEnd } = this.#proxied;
-    const passed = this.#passed;
     traffic.unanswered.add(this.#unanswered);
-    this.#send();
-    passed.once('response', (response) => this.#receive(response));
-    // Without a listener Node closes such a connection and says nothing: the client would wait for ever.
-    passed.once('upgrade', (_response, socket) => {
-      socket.destroy();
-      this.#fail('it changed the protocol, which nobody asked for');
-    });
-    passed.on('error', (error) => this.#fail(error.message));
     const forget = onSessionEnd((error) => this.#endWithSession(error));
     const keep = onHandOver((error) => this.#giveUp(error, openAiError(error, error.http_status)));
     outgoing.once('close', () => {
@@ -144,91 +129,85 @@ class Passage {
       this.#timed?.ended(performance.now(), outgoing.writableFinished && outgoing.statusCode === 200);
       forget();
       keep();
-      if (!outgoing.writableFinished) {
-        this.#answer?.destroy();
-        passed.destroy();
-      }
+      if (!outgoing.writableFinished) this.#call?.destroy();
       onEnd();
     });
+    this.#call = new EngineCall(this.#proxied.upstream, requestOf(this.#proxied), this);
   }
 
-  /** The body, or what stands in its place. */
-  #send(): void {
+  /** The body is on its way from here on. */
+  onConnect(): void {
     const { incoming, outgoing, body } = this.#proxied;
-    const passed = this.#passed;
-    incoming.once('end', () => {
+    const passed = (): void => {
       this.#unanswered.passed_ms = performance.now();
-    });
+    };
+    if (body !== undefined) {
+      passed();
+      return;
+    }
+    incoming.once('end', passed);
     let received_bytes = 0;
     incoming.on('data', (chunk: Buffer) => {
       received_bytes += chunk.length;
       if (received_bytes <= limits.body_bytes) return;
-      incoming.unpipe(passed);
-      passed.destroy();
+      incoming.unpipe();
+      this.#call!.destroy();
       if (!outgoing.headersSent) answerError(outgoing, bodyTooLarge(), 413);
       incoming.resume();
     });
-    if (body === undefined) incoming.pipe(passed);
-    else passed.end(body);
   }
 
-  #receive(response: IncomingMessage): void {
+  onHead({ status, fields }: HttpAnswerHead): void {
     const { outgoing, traffic, answer_headers } = this.#proxied;
     traffic.unanswered.delete(this.#unanswered);
-    this.#answer = response;
-    const status = response.statusCode ?? 0;
-    if (status < 200 || status > 599) {
-      response.destroy();
-      this.#fail(`it answered with the impossible status ${status}`);
-      return;
-    }
-    const isStream = String(response.headers['content-type']).startsWith('text/event-stream');
-    const timed = isStream ? {} : this.#timings(response.headers);
-    outgoing.writeHead(status, { ...passedOn(response.headers), ...timed, ...answer_headers });
+    const isStream = firstOf(fields, 'content-type')?.startsWith('text/event-stream') === true;
+    const timed = isStream ? {} : this.#timings(fields);
+    outgoing.writeHead(status, { ...headersOf(fields), ...timed, ...answer_headers });
     outgoing.flushHeaders();
-    if (isStream) this.#passEvents(response);
-    else {
-      response.on('data', (chunk: Buffer) => {
-        traffic.answer_bytes += chunk.length;
-      });
-      response.pipe(outgoing);
-    }
-    response.on('aborted', () => this.#cut());
-    response.on('error', () => this.#cut());
-  }
-
-  /** As a pipe does, with less for each event. */
-  #passEvents(response: IncomingMessage): void {
-    const { outgoing, traffic } = this.#proxied;
+    if (!isStream) return;
     this.#streams = 1;
     traffic.streams++;
-    const isHeld = (): boolean => outgoing.writableNeedDrain;
-    response.on('data', (chunk: Buffer) => {
-      traffic.answer_bytes += chunk.length;
-      // It was given up in a turn in which more came.
-      if (this.#streams === 0 || outgoing.writableEnded) return;
-      const now_ms = performance.now();
-      this.#timed?.began(now_ms);
-      if (this.#paced) this.#paced.arrived(now_ms);
-      else this.#paced = traffic.pace.join(isHeld, now_ms);
-      this.#boundary.push(chunk);
-      this.#deadlines.progressed();
-      if (writeEvents(outgoing, chunk, true)) return;
-      response.pause();
-      outgoing.once('drain', () => response.resume());
-    });
-    response.once('end', () => {
-      if (outgoing.writableEnded) return;
-      outgoing.addTrailers(this.#timings(response.trailers));
-      outgoing.end();
-    });
+  }
+
+  onBody(bytes: Buffer): void {
+    const { outgoing, traffic } = this.#proxied;
+    traffic.answer_bytes += bytes.length;
+    if (outgoing.destroyed || outgoing.writableEnded) return;
+    const isTaken = this.#streams > 0 ? this.#passEvents(bytes) : outgoing.write(Buffer.from(bytes));
+    if (isTaken) return;
+    this.#call!.pause();
+    outgoing.once('drain', this.#goOn);
+  }
+
+  onEnd(trailers: readonly string[]): void {
+    const { incoming, outgoing } = this.#proxied;
+    // One that answers before it has the whole request gets no more of it.
+    incoming.unpipe().resume();
+    if (outgoing.writableEnded) return;
+    if (this.#streams > 0) outgoing.addTrailers(this.#timings(trailers));
+    outgoing.end();
+  }
+
+  onError(error: Error): void {
+    this.#fail(error.message);
+  }
+
+  #passEvents(bytes: Buffer): boolean {
+    const { outgoing, traffic } = this.#proxied;
+    const now_ms = performance.now();
+    this.#timed?.began(now_ms);
+    if (this.#paced) this.#paced.arrived(now_ms);
+    else this.#paced = traffic.pace.join(() => outgoing.writableNeedDrain, now_ms);
+    this.#boundary.push(bytes);
+    this.#deadlines.progressed();
+    return writeEvents(outgoing, bytes, true, true);
   }
 
   /** Where the time went, for a gateway that traces this request. */
-  #timings(said: NodeJS.Dict<string | string[]>): Record<string, string> {
+  #timings(said: readonly string[]): Record<string, string> {
     if (this.#proxied.incoming.headers[headerNames.timings] === undefined) return {};
     const elapsed_ms = performance.now() - this.#began_ms;
-    return { [headerNames.timings]: withAgentTime(said[headerNames.timings], elapsed_ms) };
+    return { [headerNames.timings]: withAgentTime(firstOf(said, headerNames.timings), elapsed_ms) };
   }
 
   /** An engine that hangs keeps its connections open. */
@@ -237,7 +216,7 @@ class Passage {
     if (isBlamed(error, this.#unanswered))
       this.#refuse(silent(error), isAlone(error) ? { 'x-should-retry': 'false' } : {});
     else this.#fail('its process hangs or has ended');
-    this.#passed.destroy();
+    this.#call?.destroy();
   }
 
   #fail(because: string): void {
@@ -260,25 +239,32 @@ class Passage {
   #giveUp(error: HpcserveError, event: OpenAiError, more: OutgoingHttpHeaders = {}): void {
     const { outgoing, answer_headers } = this.#proxied;
     if (outgoing.destroyed || outgoing.writableEnded) return;
-    this.#answer?.unpipe(outgoing);
     if (!outgoing.headersSent) answerError(outgoing, error, undefined, { ...answer_headers, ...more });
     else if (this.#streams > 0 && this.#boundary.isBetween) {
       this.#handedOver = true;
       outgoing.end(`data: ${JSON.stringify(event)}\n\n`);
     } else outgoing.destroy(); // in the middle of an event or a JSON text nothing can be said
-    this.#passed.destroy();
+    this.#call?.destroy();
   }
 }
 
-/** The request to the engine, of which nothing was sent yet. */
-function openPassed({ incoming, upstream, body, path }: PassedRequest): ClientRequest {
-  const headers: OutgoingHttpHeaders = { ...passedOn(incoming.headers), host: 'localhost' };
-  if (body !== undefined) headers['content-length'] = body.length;
-  if (upstream.key !== undefined) headers.authorization = `Bearer ${upstream.key}`;
-  const { method, url } = incoming;
-  const passed = request({ ...connectionTo(upstream), method, path: path ?? url, headers });
-  passed.setNoDelay(true);
-  return passed;
+/** What the engine is asked. */
+function requestOf({ incoming, upstream, body, path }: PassedRequest): EngineRequest {
+  const fields = passedOn(incoming.headers);
+  fields.push(['host', 'localhost']);
+  if (upstream.key !== undefined) fields.push(['authorization', `Bearer ${upstream.key}`]);
+  return {
+    method: incoming.method ?? 'GET',
+    path: path ?? incoming.url ?? '/',
+    fields,
+    body: body === undefined ? bodyOf(incoming) : { kind: 'whole', bytes: body },
+  };
+}
+
+function bodyOf(incoming: IncomingMessage): EngineBody {
+  if (incoming.headers['transfer-encoding'] !== undefined) return { kind: 'chunks', from: incoming };
+  const bytes = Number(incoming.headers['content-length'] ?? 0);
+  return bytes > 0 ? { kind: 'length', bytes, from: incoming } : { kind: 'none' };
 }
 
 /** Whether the engine fell silent when it may have been reading this request. */
@@ -297,13 +283,42 @@ function silent({ because }: HpcserveError): HpcserveError {
   return new HpcserveError('E_REPLICA_SILENT', { what, because });
 }
 
-function passedOn(headers: IncomingMessage['headers']): OutgoingHttpHeaders {
-  const named = new Set(
-    String(headers.connection ?? '')
-      .split(',')
-      .map((name) => name.trim().toLowerCase()),
-  );
-  return Object.fromEntries(
-    Object.entries(headers).filter(([name]) => !not_passed_on.has(name) && !named.has(name)),
-  );
+/** Fields of a request that are for the engine, too. */
+function passedOn(headers: IncomingMessage['headers']): [name: string, value: string][] {
+  const named = namedBy(headers.connection);
+  return Object.entries(headers)
+    .filter(([name]) => name !== 'content-length' && isPassedOn(name, named))
+    .flatMap(([name, value]) => [value ?? []].flat().map((one): [string, string] => [name, one]));
+}
+
+/** Those of an answer that are for whoever asked. */
+function headersOf(fields: readonly string[]): OutgoingHttpHeaders {
+  const named = namedBy(firstOf(fields, 'connection'));
+  const headers: OutgoingHttpHeaders = {};
+  for (let at = 0; at < fields.length; at += 2) {
+    const name = fields[at]!;
+    if (!isPassedOn(name, named)) continue;
+    const before = headers[name];
+    if (before === undefined) headers[name] = fields[at + 1]!;
+    else if (!single.has(name)) headers[name] = [before as string | string[], fields[at + 1]!].flat();
+  }
+  return headers;
+}
+
+/** Of these the first counts. */
+const single = new Set(['content-type', 'content-length']);
+
+function isPassedOn(name: string, named: ReadonlySet<string>): boolean {
+  return !not_passed_on.has(name) && !named.has(name);
+}
+
+/** Fields that belong to the connection because it says so. */
+function namedBy(connection = ''): ReadonlySet<string> {
+  return new Set(connection.split(',').map((name) => name.trim().toLowerCase()));
+}
+
+/** The first of that name. @param fields names in lower case, each followed by its value */
+function firstOf(fields: readonly string[], name: string): string | undefined {
+  for (let at = 0; at < fields.length; at += 2) if (fields[at] === name) return fields[at + 1];
+  return undefined;
 }

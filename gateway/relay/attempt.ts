@@ -1,3 +1,4 @@
+import type { HttpAnswerHead } from '../../host/http-answer-parser.ts';
 import { requestsAt } from '../../solver/routing/candidate.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
 import { headers, type MovedAnswer } from '../../spec/wire.ts';
@@ -6,7 +7,6 @@ import type { Replica } from '../routing/replica.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { AttemptSpans } from '../telemetry/request-spans.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
-import type { AnswerHead } from '../upstream/http-answer-parser.ts';
 import type { Call } from '../upstream/pool.ts';
 import type { AcceptedRequest } from './accepted-request.ts';
 import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
@@ -114,7 +114,7 @@ export class Attempt implements AnswerReceiver {
     if (!this.#released) setTimeout(() => this.cancel(), linger_ms).unref();
   }
 
-  onHead({ status, fields }: AnswerHead): void {
+  onHead({ status, fields }: HttpAnswerHead): void {
     const { of, replica, client, continues, openStream } = this.#task;
     this.#status = status;
     this.#answer = answerHeaders(fields);

@@ -1,10 +1,10 @@
+import { type AnswerEvents, type HttpAnswerHead, HttpAnswerParser } from '../../host/http-answer-parser.ts';
 import { type BodyPieces, bytesOf } from '../relay/body-edits.ts';
-import { type AnswerEvents, type AnswerHead, HttpAnswerParser } from './http-answer-parser.ts';
 import type { SessionWay, WayEvents } from './session-way.ts';
 
 /** Whom the answer to one request goes to. Exactly one of `onEnd` and `onError` is called, and then nothing more. */
 export interface AnswerReceiver {
-  onHead(head: AnswerHead): void;
+  onHead(head: HttpAnswerHead): void;
   /** False pauses the connection until `resume`. */
   onBody(bytes: Buffer): boolean;
   /** @param trailers names in lower case, each followed by its value */
@@ -133,7 +133,7 @@ export class Connection implements AnswerEvents, WayEvents {
     this.lost(error);
   }
 
-  onHead(head: AnswerHead): void {
+  onHead(head: HttpAnswerHead): void {
     this.#receiver?.onHead(head);
   }
 

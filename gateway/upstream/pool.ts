@@ -1,6 +1,6 @@
+import type { HttpAnswerHead } from '../../host/http-answer-parser.ts';
 import type { BodyPieces } from '../relay/body-edits.ts';
 import { type AnswerReceiver, Connection } from './connection.ts';
-import type { AnswerHead } from './http-answer-parser.ts';
 import type { SessionWay, WayEvents } from './session-way.ts';
 
 /**
@@ -60,7 +60,7 @@ export class Call implements AnswerReceiver {
     this.#connection?.resume();
   }
 
-  onHead(head: AnswerHead): void {
+  onHead(head: HttpAnswerHead): void {
     this.#receiver.onHead(head);
   }
 

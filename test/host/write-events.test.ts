@@ -56,6 +56,20 @@ function read(): Promise<string> {
 }
 
 describe('events to a client', () => {
+  it('that are lent are written as they were, though the same buffer is filled again', async () => {
+    const pieces = ['a', 'b'.repeat(40_000), 'c', 'd'.repeat(40_000)];
+    answer = (response) => {
+      const lent = Buffer.alloc(40_000);
+      for (const [at, piece] of pieces.entries()) {
+        lent.write(piece, 'latin1');
+        writeEvents(response, lent.subarray(0, piece.length), at > 0, true);
+        lent.fill('?');
+      }
+      response.end();
+    };
+    expect(await read()).toBe(pieces.join(''));
+  });
+
   it('arrive whole and in their order', async () => {
     answer = (response) => void writeAll(response, events);
     expect(await read()).toBe(`${events.join('')}data: [DONE]\n\n`);

@@ -1,7 +1,7 @@
 /** The gateway's HTTP client against whatever bytes a broken or hostile session may send. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { HttpAnswerParser } from '../../gateway/upstream/http-answer-parser.ts';
+import { HttpAnswerParser } from '../../host/http-answer-parser.ts';
 
 interface Seen {
   heads: { status: number; fields: string[] }[];

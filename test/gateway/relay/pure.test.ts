@@ -5,7 +5,7 @@ import { bodyFor, parseRequest } from '../../../gateway/relay/request-body.ts';
 import { RequestScan } from '../../../gateway/relay/request-scan.ts';
 import { EventSplitter } from '../../../gateway/relay/sse-events.ts';
 import { findFinishReason, findUsage, findUsageAtHead } from '../../../gateway/relay/usage.ts';
-import { HttpAnswerParser } from '../../../gateway/upstream/http-answer-parser.ts';
+import { HttpAnswerParser } from '../../../host/http-answer-parser.ts';
 
 /** A text cut into pieces at arbitrary places. */
 const cuts = fc.array(fc.nat(40), { maxLength: 40 });

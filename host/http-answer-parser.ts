@@ -1,12 +1,12 @@
-export interface AnswerHead {
+export interface HttpAnswerHead {
   status: number;
   /** Names in lower case, each followed by its value. */
   fields: string[];
 }
 
 export interface AnswerEvents {
-  onHead(head: AnswerHead): void;
-  /** Bytes of the body, without their framing; only valid during the call where they are kept by reference. */
+  onHead(head: HttpAnswerHead): void;
+  /** Bytes of the body, without their framing: those that `push` was given. */
   onBody(bytes: Buffer): void;
   /**
    * The answer is whole; `reusable` where another request may follow on this connection. Nothing of a chunk of
@@ -33,15 +33,25 @@ const headEnd = Buffer.from('\r\n\r\n');
 const empty = Buffer.alloc(0);
 const none: readonly string[] = [];
 
-type State = 'head' | 'length' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer';
+type State = 'head' | 'length' | 'until-end' | 'chunk-size' | 'chunk-data' | 'chunk-end' | 'trailer';
+
+export interface AnswerParserOptions {
+  /**
+   * An answer that says neither its length nor that it comes in chunks ends with its connection (RFC 9112 §6.3), as
+   * simple engines on the same host have it; absent: it is an error, for whoever is in between can end a connection.
+   */
+  may_end_with_connection?: boolean;
+}
 
 /**
- * An incremental parser of HTTP/1.1 answers (RFC 9112), for connections to sessions only: the peer has proved
- * its key, and what it may send is narrow. It is strict: what is ambiguous is an error that ends the connection.
- * It exists because a general client costs as much for each request as everything else the gateway does.
+ * An incremental parser of HTTP/1.1 answers (RFC 9112), of which two programs have need: the gateway for sessions, the
+ * node agent for engines. Who answers is known there, and what he may send is narrow. It is strict: what is ambiguous
+ * is an error that ends the connection. It exists because a general client costs as much for each request as everything
+ * else the gateway does.
  */
 export class HttpAnswerParser {
   readonly #events: AnswerEvents;
+  readonly #may_end_with_connection: boolean;
   #state: State = 'head';
   /** Bytes that are not yet a whole head or line. */
   #rest: Buffer = empty;
@@ -50,22 +60,26 @@ export class HttpAnswerParser {
   #keepAlive = true;
   /** Whether an answer is expected; bytes that come unasked end the connection. */
   #expecting = false;
+  /** The request was HEAD: its answer has the head of another, and no body. */
+  #bodiless = false;
   #interim = 0;
   #trailer_bytes = 0;
   #trailers: string[] | undefined;
   /** Seconds an idle connection may live, as the peer said last. */
   idle_s: number | undefined;
 
-  constructor(events: AnswerEvents) {
+  constructor(events: AnswerEvents, options: AnswerParserOptions = {}) {
     this.#events = events;
+    this.#may_end_with_connection = options.may_end_with_connection === true;
   }
 
   /** A request has been sent: one answer will come. */
-  expect(): void {
+  expect(method?: string): void {
     this.#expecting = true;
+    this.#bodiless = method === 'HEAD';
   }
 
-  /** Takes bytes of the connection. Throws where they are no answer, or more than one. */
+  /** Takes bytes of the connection, and keeps none of them. Throws where they are no answer, or more than one. */
   push(chunk: Buffer): void {
     let bytes = chunk;
     if (this.#rest.length > 0) {
@@ -86,7 +100,8 @@ export class HttpAnswerParser {
         return;
       }
       if (next === at) {
-        this.#rest = at === 0 ? bytes : bytes.subarray(at);
+        // Whoever reads may fill the same buffer again.
+        this.#rest = Buffer.from(bytes.subarray(at));
         return;
       }
       at = next;
@@ -95,7 +110,10 @@ export class HttpAnswerParser {
 
   /** The connection ended. Throws where an answer was not complete. */
   end(): void {
-    if (this.#expecting) throw new Error('the connection ended before the answer did');
+    if (!this.#expecting) return;
+    if (this.#state !== 'until-end') throw new Error('the connection ended before the answer did');
+    this.#finish();
+    this.#events.onEnd(false, none);
   }
 
   /**
@@ -117,6 +135,9 @@ export class HttpAnswerParser {
         if (last && inLength) this.#finish();
         return end;
       }
+      case 'until-end':
+        this.#events.onBody(at === 0 ? bytes : bytes.subarray(at));
+        return bytes.length;
       case 'chunk-size':
         return this.#chunkSize(bytes, at);
       case 'chunk-end':
@@ -172,13 +193,14 @@ export class HttpAnswerParser {
     }
     // Both at once is how requests and answers are smuggled past proxies (RFC 9112 §6.3).
     if (chunked && length !== undefined) throw new Error('the answer has both a length and chunks');
-    const bodiless = status === 204 || status === 304;
-    if (bodiless && chunked) throw new Error(`an answer with status ${status} has a body`);
-    // Without either its end would be that of the connection, which anybody in between can bring about.
-    if (!bodiless && !chunked && length === undefined)
-      throw new Error('the answer does not say how long it is');
+    const never = status === 204 || status === 304;
+    if (never && chunked) throw new Error(`an answer with status ${status} has a body`);
+    const bodiless = never || this.#bodiless;
+    const open = !bodiless && !chunked && length === undefined;
+    // Its end would be that of the connection, which anybody in between can bring about.
+    if (open && !this.#may_end_with_connection) throw new Error('the answer does not say how long it is');
     this.#left = bodiless ? 0 : (length ?? 0);
-    this.#state = chunked ? 'chunk-size' : 'length';
+    this.#state = open ? 'until-end' : chunked && !bodiless ? 'chunk-size' : 'length';
     this.#events.onHead({ status, fields });
     if (this.#state === 'length' && this.#left === 0) this.#finish();
     return next;
