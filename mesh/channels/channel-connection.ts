@@ -38,7 +38,11 @@ export class ChannelConnection implements ChannelCarrier {
   constructor(socket: Duplex, onChannel?: (channel: Channel) => void) {
     this.#socket = socket;
     this.#onChannel = onChannel;
-    this.#writer = new FrameWriter(socket, () => this.#lost(new Error('the peer reads nothing')));
+    this.#writer = new FrameWriter(
+      socket,
+      () => this.#lost(new Error('the peer reads nothing')),
+      () => this.#channels.size === 1,
+    );
     socket.on('drain', () => this.#sendWaiting());
     socket.on('error', (error) => this.#lost(error));
     socket.on('end', () => this.#lost(new Error('the connection was closed')));

@@ -18,16 +18,26 @@ export type ChannelBytes = Buffer | string;
 export class FrameWriter {
   readonly #socket: Duplex;
   readonly #onOverrun: () => void;
+  readonly #isAlone: () => boolean;
+  readonly #flushScheduled = (): void => {
+    this.#scheduled = false;
+    this.flush();
+  };
   #buffer: Buffer = Buffer.alloc(0);
   /** Of the buffer, bytes [from, to) are to be sent. */
   #from = 0;
   #to = 0;
   #scheduled = false;
 
-  /** @param onOverrun called where more waits than a peer that reads ever causes */
-  constructor(socket: Duplex, onOverrun: () => void) {
+  /**
+   * @param onOverrun called where more waits than a peer that reads ever causes
+   * @param isAlone whether there is one channel: then nobody else has anything to say in this turn, and it is over for
+   * it when whoever writes is done
+   */
+  constructor(socket: Duplex, onOverrun: () => void, isAlone: () => boolean) {
     this.#socket = socket;
     this.#onOverrun = onOverrun;
+    this.#isAlone = isAlone;
   }
 
   /** Whether the peer is so far behind that nothing but small frames should be added. */
@@ -65,10 +75,8 @@ export class FrameWriter {
     this.#to += head_bytes;
     if (this.#scheduled) return;
     this.#scheduled = true;
-    setImmediate(() => {
-      this.#scheduled = false;
-      this.flush();
-    });
+    if (this.#isAlone()) queueMicrotask(this.#flushScheduled);
+    else setImmediate(this.#flushScheduled);
   }
 
   #add(piece: ChannelBytes): void {

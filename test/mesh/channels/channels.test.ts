@@ -56,6 +56,35 @@ function frame(kind: number, channel: number, payload = Buffer.alloc(0)): Buffer
 }
 
 describe('what flows', () => {
+  it('of one channel goes out when it is written, of several in one write behind the turn', async () => {
+    const both = await pair(echo);
+    const { channel, heard } = opened(both);
+    await new Promise((resolve) => setImmediate(resolve));
+    const written: number[] = [];
+    const write = both.nearSocket.write.bind(both.nearSocket);
+    both.nearSocket.write = ((bytes: Buffer) => {
+      written.push(bytes.length);
+      return write(bytes);
+    }) as TLSSocket['write'];
+    channel.write(Buffer.from('alone'));
+    channel.write(Buffer.from('and more'));
+    await Promise.resolve();
+    expect(written).toEqual([2 * head_bytes + 13]);
+    const beside = opened(both);
+    await new Promise((resolve) => setImmediate(resolve));
+    written.length = 0;
+    channel.write(Buffer.from('one'));
+    await Promise.resolve();
+    beside.channel.write(Buffer.from('two'));
+    await Promise.resolve();
+    expect(written).toEqual([]);
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(written).toEqual([2 * head_bytes + 6]);
+    for (const each of [channel, beside.channel]) each.end();
+    await Promise.all([ended(heard), ended(beside.heard)]);
+    expect([heard.bytes.toString(), beside.heard.bytes.toString()]).toEqual(['aloneand moreone', 'two']);
+  });
+
   it('comes back as it was sent on every channel, however it is cut', async () => {
     const both = await pair(echo);
     await fc.assert(
