@@ -2,6 +2,7 @@ import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemCode, systemMessage } from '../spec/errors/system-error.ts';
+import { every } from './every.ts';
 import { LockCandidate } from './lock-candidate.ts';
 import {
   type LockHolder,
@@ -102,7 +103,7 @@ export class FolderLock {
   readonly #path: string;
   readonly #token: string;
   readonly #options: FolderLockOptions;
-  readonly #timer: NodeJS.Timeout;
+  readonly #stop: () => void;
   #count: number;
   #beating = false;
   #over = false;
@@ -112,7 +113,7 @@ export class FolderLock {
     this.#token = token;
     this.#count = count;
     this.#options = options;
-    this.#timer = setInterval(() => void this.#beat(), options.times.heartbeat_ms).unref();
+    this.#stop = every(options.times.heartbeat_ms, () => void this.#beat());
   }
 
   /**
@@ -163,7 +164,7 @@ export class FolderLock {
 
   #end(): void {
     this.#over = true;
-    clearInterval(this.#timer);
+    this.#stop();
   }
 
   /**

@@ -1,6 +1,7 @@
 import { readFileSync, rmSync } from 'node:fs';
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { every } from '../host/every.ts';
 import { makePrivateFolder } from '../host/make-folders.ts';
 import { writeFileAtomically } from '../host/whole-file.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -56,14 +57,14 @@ export class KeyStore implements KeyFinder {
   #askedAt_ms = Number.NEGATIVE_INFINITY;
   #trouble: string | undefined;
   #refreshing: Promise<void> | undefined;
-  readonly #timer: NodeJS.Timeout;
+  readonly #stop: () => void;
 
   private constructor(folder: string, options: KeyStoreOptions) {
     this.folder = folder;
     this.#options = options;
     this.#now_ms = options.now_ms ?? Date.now;
     this.#index = new KeyIndex(this.#now_ms);
-    this.#timer = setInterval(() => void this.refresh(false), options.poll_ms ?? 2000).unref();
+    this.#stop = every(options.poll_ms ?? 2000, () => void this.refresh(false));
   }
 
   /** Makes the folder where it is absent, and reads it. @throws E_KEY_FOLDER */
@@ -237,7 +238,7 @@ export class KeyStore implements KeyFinder {
   }
 
   close(): void {
-    clearInterval(this.#timer);
+    this.#stop();
   }
 
   async #scan(onlyNew = false): Promise<void> {

@@ -1,5 +1,6 @@
 import { type FSWatcher, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
+import { every } from '../host/every.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
 import type { SessionRecord } from '../spec/session-record.ts';
@@ -78,7 +79,7 @@ export class RendezvousRegistry implements Registry {
   readonly #statusCallbacks = new Set<(status: RegistryStatus) => void>();
   #status: RegistryStatus = { state: 'ok', rejected: {}, recent_rejections: [] };
   #watcher: FSWatcher | undefined;
-  #poll: NodeJS.Timeout | undefined;
+  #stopPolling: () => void = () => undefined;
   #hint: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #requested: Promise<void> | undefined;
@@ -208,7 +209,7 @@ export class RendezvousRegistry implements Registry {
 
   async close(): Promise<void> {
     this.#closed = true;
-    clearTimeout(this.#poll);
+    this.#stopPolling();
     clearTimeout(this.#hint);
     this.#watcher?.close();
     this.#watcher = undefined;
@@ -219,11 +220,7 @@ export class RendezvousRegistry implements Registry {
   // --- looking ---------------------------------------------------------------------------------------------
 
   #schedulePoll(): void {
-    if (this.#closed) return;
-    this.#poll = setTimeout(() => {
-      this.#lookUnasked().then(() => this.#schedulePoll());
-    }, this.#options.poll_ms);
-    this.#poll.unref();
+    if (!this.#closed) this.#stopPolling = every(this.#options.poll_ms, () => void this.#lookUnasked());
   }
 
   /** A look nobody waits for. A defect (a filesystem that is away is none, see #look) must not pass in silence. */

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { every } from '../../host/every.ts';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import { type ApiKey, dayOf, type Ledger, limitsKeyOf } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -55,7 +56,7 @@ export class KeyLimits {
   #exchanges = 0;
   #dirty = false;
   #exchanging: Promise<void> = Promise.resolve();
-  #timer: NodeJS.Timeout | undefined;
+  #stop: () => void = () => undefined;
 
   constructor(options: KeyLimitsOptions) {
     this.#options = options;
@@ -67,7 +68,7 @@ export class KeyLimits {
     for (const key of keys) if (isLimited(key)) this.#of(limitsKeyOf(key));
     this.#dirty = this.#own.size > 0;
     await this.exchange();
-    this.#timer = setInterval(() => void this.exchange(), this.#options.exchange_ms ?? 1000).unref();
+    this.#stop = every(this.#options.exchange_ms ?? 1000, () => void this.exchange());
   }
 
   /**
@@ -182,7 +183,7 @@ export class KeyLimits {
   }
 
   async close(): Promise<void> {
-    clearInterval(this.#timer);
+    this.#stop();
     await this.exchange();
   }
 

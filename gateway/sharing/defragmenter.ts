@@ -1,3 +1,4 @@
+import { every } from '../../host/every.ts';
 import { standingCandidates } from '../../solver/sharing/candidates.ts';
 import { planConsolidation } from '../../solver/sharing/consolidation.ts';
 import type { ArrivingRequest, DeviceView, ModelLookup } from '../../solver/sharing/device-view.ts';
@@ -31,7 +32,7 @@ const between_rooms_ms = 1000;
 export class Defragmenter {
   readonly #table: RoutingTable<SessionLink>;
   readonly #log: GatewayLog;
-  #timer: NodeJS.Timeout | undefined;
+  #stop: () => void = () => undefined;
   #busy = false;
   #rests_until_ms = 0;
   #room_ended_ms = Number.NEGATIVE_INFINITY;
@@ -44,12 +45,12 @@ export class Defragmenter {
 
   /** @param interval_ms how often to look. Lower: devices are free sooner; higher: less is asked of workers */
   start(interval_ms: number): void {
-    this.#timer = setInterval(() => void this.look(), interval_ms).unref();
+    this.#stop = every(interval_ms, () => void this.look());
   }
 
   /** Looks no more by itself; what is asked of it is still done. */
   stop(): void {
-    clearInterval(this.#timer);
+    this.#stop();
   }
 
   /** Moves the requests of one fragment, where there is one. */

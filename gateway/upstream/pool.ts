@@ -10,7 +10,8 @@ import type { SessionWay, WayEvents } from './session-way.ts';
 const idleDefault_ms = 4000;
 /** A connection is given up so long before the peer would close it. */
 const idleMargin_ms = 1000;
-const sweep_ms = 1000;
+/** Least time between two looks for connections to give up. Lower: each goes in time; higher: fewer looks. */
+const sweep_ms = 500;
 /**
  * Handshakes with one session at a time; what else is to be sent waits for a connection. A node ends the oldest of more
  * than 256 connections of which nobody has shown who he is, and several gateways and sessions share that number. Lower:
@@ -193,7 +194,7 @@ export class UpstreamPool implements CallPool {
   idle(connection: Connection): void {
     connection.idle_since_ms = performance.now();
     this.#idle.push(connection);
-    this.#sweeper ??= setInterval(() => this.#sweep(), sweep_ms).unref();
+    this.#sweepIn(limitOf(connection));
     // Its last answer is still being passed on: the next request follows behind that.
     if (this.#queued.size > 0) queueMicrotask(() => this.#reuse());
   }
@@ -217,21 +218,31 @@ export class UpstreamPool implements CallPool {
   destroy(error: Error): void {
     if (this.#closed) return;
     this.#closed = error;
-    clearInterval(this.#sweeper);
+    clearTimeout(this.#sweeper);
     this.#failQueued(error, this.#last_queued);
     for (const connection of [...this.#all]) connection.fail(error);
     this.#ways.close(error);
   }
 
   #sweep(): void {
-    const now_ms = performance.now();
-    for (const connection of [...this.#idle]) {
-      const { idle_s } = connection;
-      const limit_ms = idle_s === undefined ? idleDefault_ms : Math.max(0, idle_s * 1000 - idleMargin_ms);
-      if (now_ms - connection.idle_since_ms > limit_ms) connection.destroy();
-    }
-    if (this.#idle.length > 0) return;
-    clearInterval(this.#sweeper);
     this.#sweeper = undefined;
+    const now_ms = performance.now();
+    let next_ms = Number.POSITIVE_INFINITY;
+    for (const connection of [...this.#idle]) {
+      const left_ms = connection.idle_since_ms + limitOf(connection) - now_ms;
+      if (left_ms <= 0) connection.destroy();
+      else next_ms = Math.min(next_ms, left_ms);
+    }
+    if (this.#idle.length > 0) this.#sweepIn(next_ms);
   }
+
+  /** Where a look is due already, that one sees to it: one session keeps all of its connections for as long. */
+  #sweepIn(left_ms: number): void {
+    this.#sweeper ??= setTimeout(() => this.#sweep(), Math.max(left_ms, sweep_ms)).unref();
+  }
+}
+
+/** How long a connection may be idle. */
+function limitOf({ idle_s }: Connection): number {
+  return idle_s === undefined ? idleDefault_ms : Math.max(0, idle_s * 1000 - idleMargin_ms);
 }

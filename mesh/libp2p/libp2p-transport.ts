@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream';
 import { TopicValidatorResult } from '@libp2p/gossipsub';
 import type { Connection, Stream } from '@libp2p/interface';
 import { multiaddr } from '@multiformats/multiaddr';
+import { every } from '../../host/every.ts';
 import { limits } from '../../spec/wire.ts';
 import { decodeMessage, encodeMessage, type MessageRejection, message_bytes_max } from '../gossip/codec.ts';
 import type { GossipMessage, PeerName } from '../gossip/messages.ts';
@@ -68,7 +69,7 @@ export class Libp2pTransport implements MeshTransport {
   /** Members of which was said that they brought more than they may, and when. */
   readonly #excess_ms = new Map<PeerName, number>();
   #kept: readonly PeerName[] = [];
-  readonly #keeper: NodeJS.Timeout;
+  readonly #stopKeeping: () => void;
   #receiver: TransportReceiver | undefined;
   #closed = false;
 
@@ -78,8 +79,7 @@ export class Libp2pTransport implements MeshTransport {
     this.#options = options;
     this.#counters = counters;
     this.#accounts = new TableAccounts(options.table);
-    this.#keeper = setInterval(() => this.#reconnect(), keep_ms);
-    this.#keeper.unref();
+    this.#stopKeeping = every(keep_ms, () => this.#reconnect());
   }
 
   static async start(options: Libp2pOptions): Promise<Libp2pTransport> {
@@ -197,7 +197,7 @@ export class Libp2pTransport implements MeshTransport {
 
   async close(): Promise<void> {
     this.#closed = true;
-    clearInterval(this.#keeper);
+    this.#stopKeeping();
     await this.node.stop();
   }
 

@@ -1,6 +1,6 @@
 /** A gateway that stood still itself blames nobody for what it did not hear. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { SilenceTimer } from '../../gateway/silence-timer.ts';
 import { chunkEvent, doneEvent, type Stage, startStage } from './support.ts';
 
@@ -14,6 +14,37 @@ afterEach(async () => {
 function standStill(time_ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, time_ms);
 }
+
+describe('silence', () => {
+  afterEach(() => void vi.useRealTimers());
+
+  it('is counted from what was heard last, without a timer for each time', () => {
+    vi.useFakeTimers({
+      toFake: ['setTimeout', 'clearTimeout', 'setImmediate', 'clearImmediate', 'performance'],
+    });
+    const set = vi.spyOn(globalThis, 'setTimeout');
+    const heard: [limit_ms: number, at_ms: number][] = [];
+    const silence = new SilenceTimer((limit_ms) => void heard.push([limit_ms, performance.now()]));
+    for (let beat = 0; beat < 40; beat++) {
+      silence.expectWithin(1000);
+      vi.advanceTimersByTime(250);
+    }
+    expect(heard).toEqual([]);
+    expect(set.mock.calls.length).toBeLessThan(20);
+    vi.advanceTimersByTime(749);
+    expect(heard).toEqual([]);
+    vi.advanceTimersByTime(2);
+    expect(heard).toEqual([[1000, expect.closeTo(10_750, -1)]]);
+    // A shorter time than the one that is waited for.
+    silence.expectWithin(1000);
+    silence.expectWithin(100);
+    vi.advanceTimersByTime(110);
+    expect(heard.at(-1)![0]).toBe(100);
+    silence.stop();
+    vi.advanceTimersByTime(5000);
+    expect(heard).toHaveLength(2);
+  });
+});
 
 describe('an event loop that is held for 5 s', () => {
   it('breaks no stream and loses no session', async () => {
