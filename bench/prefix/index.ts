@@ -6,7 +6,12 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
 import { liveRouter } from '../../solver/routing-simulator/live-router.ts';
-import { cacheAware, leastRequests, roundRobin } from '../../solver/routing-simulator/other-routers.ts';
+import {
+  CacheAwareModel,
+  cacheAware,
+  leastRequests,
+  roundRobin,
+} from '../../solver/routing-simulator/other-routers.ts';
 import {
   quantile,
   type ReplayedRouter,
@@ -23,6 +28,9 @@ import {
 import type { ReplicaSpeed } from '../../solver/routing-simulator/simulated-replica.ts';
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchResult } from '../result.ts';
+import { routersHere } from '../routers/peers.ts';
+import { compareChoices, describeAgreement } from './real-router.ts';
+import { policyOf, RunningRouter } from './running-router.ts';
 
 /** What prompts would take of the replicas' time if nothing were found; their speed follows from it. */
 const load_without_hits = 0.5;
@@ -32,6 +40,16 @@ const held_share = 0.5;
 const working_share = 0.9;
 /** The policy's weights were chosen on Mooncake's trace with four replicas, and on these with two. */
 const seeds = [7, 11] as const;
+
+/** As the documentation of SGLang's router has them. */
+const documented = {
+  cache_threshold: 0.5,
+  balance_abs_threshold: 32,
+  balance_rel_threshold: 1.0001,
+} as const;
+/** With `--real-router`: of each trace, and in front of so many servers that only count. */
+const real_requests = 1500;
+const real_replicas = 4;
 
 /** What the caches of all replicas hold together. */
 interface Held {
@@ -45,21 +63,59 @@ export const prefixBench: Bench = {
     'conversations replayed against replicas whose caches hold half of what is alive: prompt tokens found, simulated first tokens, by router (--trace FILE: Mooncake’s conversations)',
   async run({ log, args }) {
     const mooncake = readMooncake(args);
+    if (args.includes('--real-router')) {
+      await besideRealRouter([mooncake, drawnFor(real_replicas, seeds[0])], log);
+      return [];
+    }
     return replica_counts.flatMap((replicas) => {
-      const drawn = seeds.map((seed) =>
-        drawConversations({
-          seed,
-          conversations: 1200 * replicas,
-          per_s: 0.7 * replicas,
-          system_prompts: 12,
-        }),
-      );
+      const drawn = seeds.map((seed) => drawnFor(replicas, seed));
       return [mooncake, ...drawn].flatMap((trace) =>
         heldBy(trace).flatMap((held) => compare(trace, replicas, held, log)),
       );
     });
   },
 };
+
+function drawnFor(replicas: number, seed: number): ReplayedTrace {
+  return drawConversations({
+    seed,
+    conversations: 1200 * replicas,
+    per_s: 0.7 * replicas,
+    system_prompts: 12,
+  });
+}
+
+/**
+ * Whether SGLang's router chooses as it is modelled here, with either of what its documentations say of prompts that
+ * nobody has enough of.
+ * @throws MissingNeed
+ */
+async function besideRealRouter(
+  traces: readonly ReplayedTrace[],
+  log: (line: string) => void,
+): Promise<void> {
+  const peer = routersHere(log).find(({ name }) => name === 'sglang-router');
+  if (!peer) throw new MissingNeed('sglang-router is not here', 'npm run engines -- routers');
+  for (const trace of traces) {
+    const part = { ...trace, requests: trace.requests.slice(0, real_requests) };
+    const blocks_max = Math.floor(heldBy(part)[1]!.tokens / real_replicas / part.block_tokens);
+    log(
+      `${trace.name}, the first ${part.requests.length} requests, ${real_replicas} replicas, beside sglang-router:`,
+    );
+    for (const fallback of ['smallest-tree', 'least-load'] as const) {
+      const settings = { ...documented, fallback };
+      await using router = await RunningRouter.start(peer, real_replicas, policyOf(settings));
+      const seen = await compareChoices(
+        router,
+        part,
+        new CacheAwareModel(settings),
+        cacheAware(settings),
+        blocks_max,
+      );
+      for (const line of describeAgreement(fallback, seen)) log(`  ${line}`);
+    }
+  }
+}
 
 /** @throws MissingNeed */
 function readMooncake(args: readonly string[]): ReplayedTrace {
@@ -118,12 +174,7 @@ function compare(
   run('round robin', roundRobin);
   run('fewest requests', leastRequests);
   const peer = run('cache-aware (0.5, 32, 1.0001, smallest tree)', () =>
-    cacheAware({
-      cache_threshold: 0.5,
-      balance_abs_threshold: 32,
-      balance_rel_threshold: 1.0001,
-      fallback: 'smallest-tree',
-    }),
+    cacheAware({ ...documented, fallback: 'smallest-tree' }),
   );
   run('cache-aware (0.3, 64, 1.5, least load)', () =>
     cacheAware({

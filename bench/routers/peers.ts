@@ -12,6 +12,8 @@ export interface RouterStart {
   metrics_port: number;
   /** What the engines ask for: smg asks them which models they have. A throw-away one, for it stands in argv. */
   worker_key?: string;
+  /** How it chooses, as its arguments say it; absent: in turn. */
+  policy?: readonly string[];
 }
 
 const programs: Readonly<Record<RouterName, (bin: string) => string[]>> = {
@@ -21,7 +23,7 @@ const programs: Readonly<Record<RouterName, (bin: string) => string[]>> = {
 };
 
 /**
- * The command line of a router, which takes its engines in turn; its log holds what goes wrong.
+ * The command line of a router; its log holds what goes wrong.
  * @param bin the folder of its programs
  */
 export function routerCommand(name: RouterName, bin: string, start: RouterStart): string[] {
@@ -32,7 +34,8 @@ export function routerCommand(name: RouterName, bin: string, start: RouterStart)
     ...['--prometheus-host', '127.0.0.1', '--prometheus-port', String(start.metrics_port)],
     // One looks again only after 30 s where its worker was not quick enough for it.
     ...['--worker-startup-check-interval', '1'],
-    ...['--policy', 'round_robin', '--log-level', 'error'],
+    ...(start.policy ?? ['--policy', 'round_robin']),
+    ...['--log-level', 'error'],
     ...(start.worker_key === undefined ? [] : ['--api-key', start.worker_key]),
   ];
 }
