@@ -70,8 +70,8 @@ export class Models {
   onArrivedBegan: (kv: string, cached_tokens: number, tokens: number) => void = () => undefined;
   /** Models as they are to be once their layout has changed, by the number of the change. */
   readonly #refactorings = new Map<number, NativeModel>();
-  /** Models that come anew before the compute thread has let go of them. */
-  readonly #unloading = new Map<string, ServedModel>();
+  /** Models that come anew before the compute thread has let go of them: by name, the first to go first. */
+  readonly #unloading = new Map<string, ServedModel[]>();
   #nextId = 1;
   #idle: (() => void)[] = [];
 
@@ -92,7 +92,7 @@ export class Models {
   /** Weights load in the compute thread; how it ends is told as a `model` message. */
   load(config: NativeModel): void {
     const { name } = config;
-    const known = this.#models.get(name);
+    const known = this.#notUnloading(name);
     if (known && known.state !== 'failed') {
       const error = new HpcserveError('E_MODEL_NOT_READY', {
         what: `the model ${name} is already ${known.state}`,
@@ -112,11 +112,7 @@ export class Models {
 
   /** A layout of a pipeline is to come in which this device has another stage, or its first one. */
   prepare(refactoring: number, config: NativeModel): void {
-    let known = this.#models.get(config.name);
-    if (known?.state === 'draining') {
-      this.#unloading.set(config.name, known);
-      known = undefined;
-    }
+    const known = this.#notUnloading(config.name);
     const model = known ?? new ServedModel(config);
     if (!known) {
       this.#models.set(config.name, model);
@@ -129,6 +125,14 @@ export class Models {
     } catch (error) {
       this.#fail(model, HpcserveError.from(error));
     }
+  }
+
+  /** The model of a name; one that is unloaded makes room for the next of that name. */
+  #notUnloading(name: string): ServedModel | undefined {
+    const known = this.#models.get(name);
+    if (known?.state !== 'draining') return known;
+    this.#unloading.set(name, [...(this.#unloading.get(name) ?? []), known]);
+    return undefined;
   }
 
   /** The pipeline whose first stage is here changes its layout; how it ends is told as `refactored`. */
@@ -220,6 +224,7 @@ export class Models {
       this.#tell({ type: 'model', name, state: 'unloaded' });
       return;
     }
+    if (model.state === 'draining') return;
     model.state = 'draining';
     this.#dropSequences(
       name,
@@ -466,9 +471,10 @@ export class Models {
         this.#refactored(model, message);
         return;
       case 'unloaded': {
-        const before = this.#unloading.get(message.name);
+        const [before, ...others] = this.#unloading.get(message.name) ?? [];
         if (before) {
-          this.#unloading.delete(message.name);
+          if (others.length > 0) this.#unloading.set(message.name, others);
+          else this.#unloading.delete(message.name);
           before.closeText();
           return;
         }

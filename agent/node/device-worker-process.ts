@@ -218,6 +218,13 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.#send({ type: 'unload', name });
   }
 
+  /** The model is loaded anew, as its unit says; one that has not come to itself loads what its group has by then. */
+  reload(unit: GroupUnit): void {
+    if (this.upstream === undefined) return;
+    this.unload(unit.model.name);
+    this.#load(unit);
+  }
+
   #send(message: ToWorker): void {
     // A worker that is gone is dealt with when its end is noticed.
     if (this.#child.process.connected) this.#child.process.send(message, () => undefined);

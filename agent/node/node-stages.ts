@@ -70,47 +70,71 @@ export class NodeStages {
     this.#options.tunnels.close(unit, layout.ring);
   }
 
-  /** What workers load when they start again is what they have now; those without a stage unload. */
-  change({ unit, model }: GroupUnit, layout: StageLayout, devices: readonly LayoutDevice[]): void {
-    const { node_index, supervisors, tunnels } = this.#options;
+  /**
+   * What workers load when they start again is what they have now; those without a stage unload. A device that has a
+   * stage of it and no longer what was prepared for that adopts the layout: it loads its range anew, as at a start, and
+   * the ring comes up with it. One that has the layout, or a later one, is left as it is.
+   *
+   * @param ready devices that still have what was prepared, as far as their workers live
+   * @throws the system's error; then nothing has changed
+   */
+  async change(unit: GroupUnit, layout: StageLayout, ready: readonly LayoutDevice[]): Promise<void> {
+    const { supervisors, tunnels } = this.#options;
+    const nodes = layout.stages.map(({ node_index }) => node_index);
+    if ((this.unit(unit.unit)?.ring ?? 0) >= layout.ring) return;
+    if (!tunnels.has(unit.unit, layout.ring)) await tunnels.open(unit.unit, layout.ring, nodes);
     for (const supervisor of supervisors()) {
+      if (nameOf(supervisor) === undefined) continue;
       const { units } = supervisor.group;
-      const at = units.findIndex((each) => each.unit === unit);
-      const next = devices.find((device) => device.supervisor === supervisor)?.next;
-      if (next) units.splice(at < 0 ? units.length : at, at < 0 ? 0 : 1, next);
-      else if (at >= 0) {
-        // Its device is for a stage that the pipeline may get again.
-        units[at] = unitInLayout(units[at]!, layout, node_index);
-        if (isSpare(units[at])) supervisor.worker?.unload(model.name);
-      }
+      const at = units.findIndex((each) => each.unit === unit.unit);
+      // A device without a stage is for one that the pipeline may get again.
+      const next = this.#unitOn(supervisor, units[at] ?? unit, layout);
+      if (at < 0 && isSpare(next)) continue;
+      units.splice(at < 0 ? units.length : at, at < 0 ? 0 : 1, next);
+      const { worker } = supervisor;
+      if (isSpare(next)) worker?.unload(unit.model.name);
+      else if (!ready.some((device) => device.supervisor === supervisor && device.worker === worker))
+        worker?.reload(next);
       supervisor.changed();
     }
-    tunnels.keep(unit, layout.ring);
+    tunnels.keep(unit.unit, layout.ring);
   }
 
   #device(unit: GroupUnit, layout: StageLayout, stage: number, device: string): LayoutDevice {
-    const { node, node_index, supervisors } = this.#options;
-    const [kind, index] = device.split(' ');
-    const supervisor = supervisors().find(({ group }) => {
-      const [of] = group.units;
-      return group.engine === 'native' && of?.device_kind === kind && group.first_device === Number(index);
-    });
+    const { node, supervisors } = this.#options;
+    const supervisor = supervisors().find((each) => nameOf(each) === device);
     const worker = supervisor?.worker;
     if (!supervisor || !worker?.upstream)
       throw new HpcserveError('E_REFACTOR_DEVICE', {
         what: `${device} of node ${node} cannot take a stage of ${unit.model.name}`,
         because: 'no device worker runs on it',
       });
-    const { first_device, units } = supervisor.group;
-    const held = units.find((each) => each.unit === unit.unit);
-    const own: GroupUnit = { ...unit, device_kind: units[0]!.device_kind, first_device };
+    const held = supervisor.group.units.find((each) => each.unit === unit.unit);
+    const next = this.#unitOn(supervisor, unit, layout);
     return {
       stage,
       supervisor,
       worker,
       isUsed: held?.stage !== undefined && !isSpare(held),
-      identity: deviceIdentity(worker.folder, own),
-      next: unitInLayout(own, layout, node_index),
+      identity: deviceIdentity(worker.folder, next),
+      next,
     };
   }
+
+  /** What the device of a worker has of a unit in a layout. */
+  #unitOn({ group }: UnitSupervisor, unit: GroupUnit, layout: StageLayout): GroupUnit {
+    const device_kind = group.units[0]?.device_kind ?? unit.device_kind;
+    const own: GroupUnit = {
+      ...unit,
+      device_kind,
+      first_device: group.first_device,
+    };
+    return unitInLayout(own, layout, this.#options.node_index);
+  }
+}
+
+/** Of a device worker's device, as layouts name it; undefined for another engine. */
+function nameOf({ group }: UnitSupervisor): string | undefined {
+  const [unit] = group.units;
+  return group.engine === 'native' && unit ? `${unit.device_kind} ${group.first_device}` : undefined;
 }

@@ -1,7 +1,7 @@
 import { stageOperatorsOf } from '../../solver/refactoring/block-layout.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { LaunchSpec } from '../../spec/launch.ts';
+import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import type { RefactorOutcome, RefactorRequest, RefactorStage } from '../../spec/refactor.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { GroupUnit } from './assign-devices.ts';
@@ -11,6 +11,7 @@ import type { LayoutDevice, NodeStages } from './node-stages.ts';
 import type { PipelineAgents } from './pipeline-agents.ts';
 import { keepStageLayout, type StageLayout } from './stage-layout.ts';
 import type { UnitSupervisor } from './unit-supervisor.ts';
+import { UntoldNodes } from './untold-nodes.ts';
 
 interface RefactoringOptions {
   node: string;
@@ -19,8 +20,10 @@ interface RefactoringOptions {
   launch: LaunchSpec;
   stages: NodeStages;
   agents: PipelineAgents;
-  /** The highest number of a change of stages that is known from before. */
-  ring: number;
+  /** Of this node. */
+  units: readonly UnitSpec[];
+  /** Of units whose stages have changed before this agent began, by their names. */
+  layouts: ReadonlyMap<string, StageLayout>;
   log: AgentLog;
 }
 
@@ -40,12 +43,28 @@ export class PipelineRefactorings {
   readonly #options: RefactoringOptions;
   /** Units whose stages change now. */
   readonly #changing = new Set<string>();
+  readonly #untold: UntoldNodes;
   /** Counts all changes of this agent: each has a ring of its own. */
   #changes: number;
 
   constructor(options: RefactoringOptions) {
     this.#options = options;
-    this.#changes = options.ring;
+    const { layouts, units, node_index, log } = options;
+    this.#changes = Math.max(0, ...[...layouts.values()].map(({ ring }) => ring));
+    this.#untold = new UntoldNodes({
+      others: (unit) => this.#others(unit),
+      log,
+    });
+    // The agent that was here before may have gone before all knew.
+    for (const unit of units) {
+      const layout = layouts.get(unit.unit);
+      if (layout?.stages[0]?.node_index === node_index)
+        this.#untold.add(unit, layout, otherNodes(unit, node_index));
+    }
+  }
+
+  close(): void {
+    this.#untold.close();
   }
 
   /**
@@ -82,6 +101,7 @@ export class PipelineRefactorings {
   ): Promise<RefactorOutcome> {
     const { stages: own, log } = this.#options;
     const layout = this.#layoutOf(unit, stages);
+    await this.#allKnow(unit, layout);
     const devices = own.devices(unit, layout);
     const first = devices.find(({ stage }) => stage === 0);
     if (first?.supervisor !== supervisor)
@@ -146,8 +166,22 @@ export class PipelineRefactorings {
     return this.#others(unit).filter(({ node_index }) => wanted.has(node_index));
   }
 
+  /**
+   * What a node gives back of a change that comes to nothing depends on what it has: it has to know the last layout.
+   * @throws HpcserveError E_REFACTOR_DEVICE
+   */
+  async #allKnow(unit: GroupUnit, { stages }: StageLayout): Promise<void> {
+    const untold = await this.#untold.tell(unit.unit);
+    const wanted = stages.find(({ node_index }) => untold.has(node_index));
+    if (!wanted) return;
+    throw new HpcserveError('E_REFACTOR_DEVICE', {
+      what: `${wanted.device} of another node cannot take a stage of ${unit.model.name}`,
+      because: `node ${wanted.node_index} of its replica does not know the stages that it has now: its agent does not answer`,
+    });
+  }
+
   /** Other nodes that its unit counts, as far as their agents can be asked. */
-  #others({ node_index: first, nodes = 1 }: GroupUnit): ElsewhereStages[] {
+  #others({ node_index: first, nodes = 1 }: UnitSpec): ElsewhereStages[] {
     const { agents, launch } = this.#options;
     if (launch.part) return [];
     return agents.others().flatMap((record) => {
@@ -222,7 +256,7 @@ export class PipelineRefactorings {
     const { log, stages, launch } = this.#options;
     if (report instanceof HpcserveError || report.outcome.kind !== 'refactored') {
       stages.keep(unit, layout, own);
-      await this.#tell(unit, layout, elsewhere, false);
+      await this.#tellKept(unit, layout, elsewhere);
       const error = report instanceof HpcserveError ? report : keptOrLost(unit, report);
       log.warn({ unit: unit.unit, error: error.toJSON() }, error.message);
       throw error;
@@ -233,32 +267,45 @@ export class PipelineRefactorings {
     } catch (error) {
       log.error({ unit: unit.unit, error: String(error) }, 'the layout of its stages cannot be kept');
     }
-    stages.change(unit, layout, own);
-    const told = new Set(elsewhere.map(({ node_index }) => node_index));
-    const others = this.#others(unit).filter(({ node_index }) => !told.has(node_index));
-    await this.#tell(unit, layout, [...elsewhere, ...others], true);
+    await stages.change(unit, layout, own);
+    await this.#tellDone(unit, layout, elsewhere);
     const { outcome, pause_ms, bytes_moved, duration_ms } = report;
     log.info({ unit: unit.unit, ...report }, 'its stages have changed');
     return { epoch: outcome.epoch, pause_ms, bytes_moved, duration_ms };
   }
 
-  async #tell(
+  /** One that does not hear it gives back what it prepared as its connection breaks. */
+  async #tellKept(
+    { unit }: GroupUnit,
+    layout: StageLayout,
+    elsewhere: readonly ElsewhereStages[],
+  ): Promise<void> {
+    await Promise.all(elsewhere.map((there) => there.settle(unit, layout, false)));
+  }
+
+  /** Those that took part by the connection that they know, then all others; who does not answer is told later. */
+  async #tellDone(
     unit: GroupUnit,
     layout: StageLayout,
     elsewhere: readonly ElsewhereStages[],
-    isDone: boolean,
   ): Promise<void> {
-    const { log } = this.#options;
+    const { node_index, log } = this.#options;
+    const untold = new Set(otherNodes(unit, node_index));
     await Promise.all(
       elsewhere.map(async (there) => {
-        if (await there.settle(unit.unit, layout, isDone)) return;
-        log.warn(
-          { unit: unit.unit, node: there.node, isDone },
-          'a node was not told what came of its stages',
-        );
+        if (await there.settle(unit.unit, layout, true)) untold.delete(there.node_index);
       }),
     );
+    this.#untold.add(unit, layout, untold);
+    const nodes = [...(await this.#untold.tell(unit.unit))];
+    if (nodes.length > 0)
+      log.warn({ unit: unit.unit, nodes }, 'nodes do not know what came of its stages: they are told again');
   }
+}
+
+/** Nodes that a unit counts, but for this one. */
+function otherNodes({ node_index: first, nodes = 1 }: UnitSpec, node_index: number): number[] {
+  return Array.from({ length: nodes }, (_, at) => first + at).filter((at) => at !== node_index);
 }
 
 function keptOrLost({ model, unit }: GroupUnit, { outcome }: RefactoringReport): HpcserveError {

@@ -37,6 +37,8 @@ interface Prepared {
   unit: GroupUnit;
   layout: StageLayout;
   devices: readonly LayoutDevice[];
+  /** The agent that drives the change was gone, and nothing said that the layout has come: devices let go of it. */
+  isGivenBack: boolean;
 }
 
 interface StageChangesOptions {
@@ -49,7 +51,8 @@ interface StageChangesOptions {
 
 /**
  * What other agents tell this one of changes that they drive. One connection is one change: as long as it is there, the
- * change is under way. Where it breaks, what was kept in the launch's folder says what came of it.
+ * change is under way. Where it breaks, what was kept of the layout says what came of it; and where that was not there
+ * yet, and the layout comes all the same, the node hears of it later and adopts it: see `NodeStages.change`.
  *
  *     prepare ──► prepared · refused      (ended)      settle ──► settled
  */
@@ -100,7 +103,7 @@ export class StageChanges {
   ): Promise<Prepared | undefined> {
     try {
       if (order.type === 'prepare') return await this.#prepare(order, lines);
-      this.#settle(order.unit, order.layout, order.isDone);
+      await this.#settle(order.unit, order.layout, order.isDone);
       lines.send({ type: 'settled' });
     } catch (error) {
       const { message, because } = HpcserveError.from(error);
@@ -116,16 +119,21 @@ export class StageChanges {
     const { node, stages, log } = this.#options;
     // Of a change whose agent is gone: one is under way at a time.
     const before = this.#prepared.get(name);
-    if (before) this.#settle(name, before.layout, false);
+    if (before) await this.#settle(name, before.layout, false);
     const unit = stages.unit(name);
     if (!unit) {
       lines.send({ type: 'refused', because: `${node} has no device for ${name}` });
       return undefined;
     }
     const devices = stages.devices(unit, layout);
-    const prepared = { unit, layout, devices };
+    const prepared: Prepared = { unit, layout, devices, isGivenBack: false };
     this.#prepared.set(name, prepared);
-    await stages.prepare(name, layout, devices);
+    try {
+      await stages.prepare(name, layout, devices);
+    } catch (error) {
+      this.#prepared.delete(name);
+      throw error;
+    }
     for (const { worker, supervisor } of devices)
       void worker.ended.then(() =>
         lines.send({ type: 'ended', because: `the worker of ${supervisor.name} on ${node} ended` }),
@@ -136,7 +144,7 @@ export class StageChanges {
   }
 
   /** The agent that drives it is gone, or cannot be reached. */
-  #broken(own: Prepared | undefined): void {
+  async #broken(own: Prepared | undefined): Promise<void> {
     const { launch, log } = this.#options;
     if (own === undefined || this.#prepared.get(own.unit.unit) !== own) return;
     let kept: StageLayout | undefined;
@@ -145,19 +153,34 @@ export class StageChanges {
     } catch (error) {
       log.error({ unit: own.unit.unit, error: String(error) }, 'the layout of its stages cannot be read');
     }
-    this.#settle(own.unit.unit, own.layout, kept?.ring === own.layout.ring);
+    try {
+      await this.#settle(own.unit.unit, own.layout, kept?.ring === own.layout.ring);
+    } catch (error) {
+      log.error({ unit: own.unit.unit, error: String(error) }, 'what came of its stages cannot be followed');
+    }
   }
 
-  #settle(name: string, layout: StageLayout, isDone: boolean): void {
+  async #settle(name: string, layout: StageLayout, isDone: boolean): Promise<void> {
     const { stages, log } = this.#options;
     const prepared = this.#prepared.get(name);
-    const isOurs = prepared?.layout.ring === layout.ring;
-    if (isOurs) this.#prepared.delete(name);
-    const devices = isOurs ? prepared.devices : [];
+    const own = prepared?.layout.ring === layout.ring ? prepared : undefined;
     const unit = stages.unit(name);
     if (!unit) return;
-    if (isDone) stages.change(unit, layout, devices);
-    else stages.keep(unit, layout, devices);
+    if (isDone) {
+      await stages.change(unit, layout, own ? stillReady(own) : []);
+      if (own) this.#prepared.delete(name);
+    } else if (own?.isGivenBack !== true) {
+      stages.keep(unit, layout, own?.devices ?? []);
+      if (own) own.isGivenBack = true;
+    }
     log.info({ unit: name, layout, isDone }, isDone ? 'its stages have changed' : 'its stages are kept');
   }
+}
+
+/**
+ * The devices that did not let go of what they prepared. One that computed a stage before has both until the rings say
+ * which of them is over.
+ */
+function stillReady({ devices, isGivenBack }: Prepared): readonly LayoutDevice[] {
+  return isGivenBack ? devices.filter(({ isUsed }) => isUsed) : devices;
 }

@@ -47,6 +47,7 @@ export class StageTunnels {
   /**
    * For each stage of this node whose next one is on another node, a socket.
    * @param nodes of each stage
+   * @throws the system's error; then no socket of the ring is left
    */
   async open(unit: string, ring: number | undefined, nodes: readonly number[]): Promise<void> {
     const { node_index } = this.#options;
@@ -55,14 +56,25 @@ export class StageTunnels {
     this.#rings.set(unit, rings);
     this.close(unit, ring);
     const opened: NodeRing = { own, servers: [] };
+    const isOpen = (): boolean => rings.get(ring ?? 0) === opened;
     rings.set(ring ?? 0, opened);
     for (const stage of own) {
       const next = (stage + 1) % nodes.length;
       if (own.has(next)) continue;
-      const server = await this.#listen(unit, ring, next);
-      if (rings.get(ring ?? 0) === opened) opened.servers.push(server);
-      else server.close(); // the ring was over before it listened
+      try {
+        const server = await this.#listen(unit, ring, next);
+        if (isOpen()) opened.servers.push(server);
+        else server.close(); // the ring was over before it listened
+      } catch (error) {
+        if (isOpen()) this.close(unit, ring);
+        throw error;
+      }
     }
+  }
+
+  /** Whether a ring is open, or opens. */
+  has(unit: string, ring: number): boolean {
+    return this.#rings.get(unit)?.has(ring) === true;
   }
 
   /** The ring is over; what is still connected ends with the workers. */

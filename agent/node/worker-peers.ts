@@ -71,14 +71,14 @@ export class WorkerPeers {
     this.#tunnels = new StageTunnels({ agents, node_index, folder: runtime_folder });
     const stages = new NodeStages({ node: node.node, node_index, tunnels: this.#tunnels, supervisors });
     this.#changes = new StageChanges({ node: node.node, agents, stages, launch, log });
-    const ring = Math.max(0, ...[...layouts.values()].map((layout) => layout.ring));
     this.refactorings = new PipelineRefactorings({
       node: node.node,
       node_index,
       launch,
       stages,
       agents,
-      ring,
+      units: native,
+      layouts,
       log,
     });
   }
@@ -107,6 +107,7 @@ export class WorkerPeers {
     await this.#weights?.close();
     await this.#kv?.close();
     this.#changes.close();
+    this.refactorings.close();
     this.#tunnels.closeAll();
   }
 }

@@ -1,4 +1,4 @@
-import { rmSync } from 'node:fs';
+import { rmSync, statSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { monotonic_ms } from '../../host/clock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -38,6 +38,8 @@ export class Ring {
   readonly #next: string;
   readonly #tell: (message: FromRing) => void;
   #server: Server | undefined;
+  /** Of the socket that it listens on; undefined where it does not (yet). */
+  #inode: number | undefined;
   #before: Socket | undefined;
   #behind: Socket | undefined;
   /** To the stage behind, which has not greeted yet. */
@@ -75,11 +77,19 @@ export class Ring {
   }
 
   #open(): void {
+    this.#server?.close();
+    this.#inode = undefined;
     // Of a worker that was killed.
     rmSync(this.#listen, { force: true });
     this.#server = createServer((socket) => this.#accept(socket));
     this.#server.on('error', (error) => this.#break(`its socket cannot be opened: ${error.message}`));
-    this.#server.listen(this.#listen);
+    this.#server.listen(this.#listen, () => {
+      this.#inode = inodeOf(this.#listen);
+    });
+  }
+
+  #isListening(): boolean {
+    return this.#inode !== undefined && this.#inode === inodeOf(this.#listen);
   }
 
   #accept(socket: Socket): void {
@@ -160,6 +170,8 @@ export class Ring {
 
   #beat(): void {
     this.#behind?.write(aliveFrame());
+    // The place may have been another ring's, which was closed late and took the socket of its name along.
+    if (!this.#before && !this.#isListening()) this.#open();
     const silent_ms = performance.now() - this.#heard_ms;
     if (this.#before && silent_ms > silence_ms_max)
       this.#lose(`the stage before it has said nothing for ${Math.round(silent_ms / 1000)} s`);
@@ -189,6 +201,10 @@ export class Ring {
     this.#behind = undefined;
     for (const socket of sockets) socket?.destroy();
   }
+}
+
+function inodeOf(path: string): number | undefined {
+  return statSync(path, { throwIfNoEntry: false })?.ino;
 }
 
 function aliveFrame(): FrameBytes {

@@ -1,29 +1,24 @@
 /** A node agent that gives a pipeline other stages while it answers. */
-import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { RefactorStage } from '../../../spec/refactor.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
-import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
 import { model } from '../engine/support.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
-
-const emulated = {
-  emulated: 'cpu',
-  device_model: 'A100',
-  device_memory_bytes: 2 ** 30,
-  emulated_step_ms: 10,
-} as const;
-const stages = [
-  { begin: 0, end: 3 },
-  { begin: 3, end: 6 },
-];
-const whole: RefactorStage[] = [{ device: 'gpu 0', first_block: 0, blocks: 2 }];
-const halves: RefactorStage[] = [
-  { device: 'gpu 0', first_block: 0, blocks: 1 },
-  { device: 'gpu 1', first_block: 1, blocks: 1 },
-];
+import {
+  answer,
+  changed,
+  emulated,
+  halves,
+  on,
+  refactor,
+  stages,
+  startTwo,
+  untilStages,
+  untilTold,
+  whole,
+  workersOf,
+} from './refactoring-support.ts';
 
 async function start(site: Site): Promise<{ agent: RunningAgent; record: SessionRecord }> {
   const path = await model('tiny-llama', 'Q8_0');
@@ -42,41 +37,6 @@ async function start(site: Site): Promise<{ agent: RunningAgent; record: Session
   const agent = await site.start([unit], emulated);
   return { agent, record: await site.serving('m') };
 }
-
-async function post(
-  site: Site,
-  record: SessionRecord,
-  path: string,
-  content: unknown,
-): Promise<{ status: number; json: Record<string, never> }> {
-  const { statusCode, body } = await site.pool(record).request({
-    method: 'POST',
-    path,
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify(content),
-  });
-  return { status: statusCode, json: JSON.parse(await body.text()) };
-}
-
-const refactor = (site: Site, record: SessionRecord, to: unknown, name = 'm') =>
-  post(site, record, agentPaths.refactor, { model: name, stages: to });
-
-async function answer(site: Site, record: SessionRecord, max_tokens = 40): Promise<unknown> {
-  const asked = { model: 'm', prompt: 'Cut anew', max_tokens, temperature: 0, ignore_eos: true };
-  const { status, json } = await post(site, record, '/v1/completions', asked);
-  expect(status, JSON.stringify(json)).toBe(200);
-  return (json as { choices?: { text: string }[] }).choices![0]!.text;
-}
-
-/** Resolves once the agent's state says that its devices have these stages. */
-const untilStages = (agent: RunningAgent, wanted: number[][]): Promise<unknown> =>
-  agent.stateWhere(
-    ({ sessions }) =>
-      JSON.stringify(
-        sessions.flatMap(({ stages: held = [] }) => held.map(({ begin, end }) => [begin, end])),
-      ) === JSON.stringify(wanted),
-    `stages ${JSON.stringify(wanted)}`,
-  );
 
 test('two stages become one and two again while an answer is computed; what is wrong is said', {
   timeout: 180_000,
@@ -106,7 +66,9 @@ test('two stages become one and two again while an answer is computed; what is w
     [[halves[0], { ...halves[1], node: 'another' }], 'E_REFACTOR_DEVICE'],
   ];
   for (const [to, code] of wrong)
-    expect(await refactor(site, record, to)).toMatchObject({ json: { error: { code } } });
+    expect(await refactor(site, record, to)).toMatchObject({
+      json: { error: { code } },
+    });
   expect(await refactor(site, record, whole, 'other')).toMatchObject({
     json: { error: { code: 'E_REFACTOR_MODEL' } },
   });
@@ -119,45 +81,6 @@ test('two stages become one and two again while an answer is computed; what is w
   }, 'an answer after the stage came back');
   expect(again).toEqual(expected);
 });
-
-/** A unit over two nodes of a job, with so many devices on each. */
-async function startTwo(site: Site, device_count: number): Promise<[RunningAgent, RunningAgent]> {
-  const path = await model('tiny-llama', 'Q8_0');
-  const unit = unitOf(
-    { name: 'm', source: path, engine: 'native', batch_invariant: true },
-    {
-      engine: 'native',
-      model_path: path,
-      device_kind: 'gpu',
-      pipeline: 2,
-      threads: 2,
-      device_count,
-      nodes: 2,
-      stages,
-    },
-  );
-  const first = await site.start([unit], { ...emulated, node_count: 2 });
-  const second = first.onNode(1);
-  await second.stateWhere(({ phase }) => phase !== 'starting', 'the second node to have begun');
-  return [first, second];
-}
-
-const on = (node: string, device: string, first_block: number, blocks: number): RefactorStage => ({
-  node,
-  device,
-  first_block,
-  blocks,
-});
-
-/** The answer of a change, once the agent of the first node knows the other. */
-const changed = (site: Site, record: SessionRecord, to: RefactorStage[]) =>
-  eventually(async () => {
-    const { status, json } = await refactor(site, record, to);
-    const { because = [] } = (json as { error?: { because?: string[] } }).error ?? {};
-    return status === 409 && JSON.stringify([json, because]).includes('no agent')
-      ? undefined
-      : { status, json };
-  }, 'the nodes to know each other');
 
 test('a stage moves to another node of the job and back while an answer is computed', {
   timeout: 180_000,
@@ -207,23 +130,6 @@ test('a stage moves to another node of the job and back while an answer is compu
   }
 });
 
-/** Resolves once a node was told of so many changes. */
-const untilTold = ({ launch }: RunningAgent, what: string, times = 1): Promise<unknown> =>
-  eventually(
-    async () =>
-      (await readFile(join(launch.launch_folder, 'n1.agent.log'), 'utf8')).split(what).length > times,
-    `the second node to hear: ${what}`,
-  );
-
-/** The workers of a node, in the order of its devices, once they run. */
-async function workersOf(agent: RunningAgent): Promise<number[]> {
-  const state = await agent.stateWhere(
-    ({ sessions }) => sessions.filter(({ pid, units }) => pid !== undefined && units).length === 2,
-    'its workers to run',
-  );
-  return state.sessions.flatMap(({ pid, units }) => (units ? [pid!] : []));
-}
-
 test('a worker, then a node, that is lost before it has its stage: the pipeline keeps those that it has', {
   timeout: 120_000,
 }, async () => {
@@ -240,7 +146,10 @@ test('a worker, then a node, that is lost before it has its stage: the pipeline 
     const began_ms = performance.now();
     process.kill(one!, 'SIGKILL');
     const worker = await toWorker;
-    expect(worker).toMatchObject({ status: 503, json: { error: { code: 'E_REFACTOR_KEPT' } } });
+    expect(worker).toMatchObject({
+      status: 503,
+      json: { error: { code: 'E_REFACTOR_KEPT' } },
+    });
     expect(JSON.stringify(worker.json)).toMatch(/the worker of .* on n1 ended/);
     expect(await answer(site, record)).toEqual(expected);
 
@@ -248,7 +157,10 @@ test('a worker, then a node, that is lost before it has its stage: the pipeline 
     await untilTold(second, 'its stages change', 2);
     await second.kill();
     const node = await toNode;
-    expect(node).toMatchObject({ status: 503, json: { error: { code: 'E_REFACTOR_KEPT' } } });
+    expect(node).toMatchObject({
+      status: 503,
+      json: { error: { code: 'E_REFACTOR_KEPT' } },
+    });
     expect(JSON.stringify(node.json)).toContain('the agent of node n1 cannot be reached any more');
     expect(performance.now() - began_ms).toBeLessThan(20_000);
     expect(await answer(site, record)).toEqual(expected);

@@ -1,4 +1,5 @@
 /** The connections of a pipeline whose stages are on several nodes, one of which is lost. */
+import { existsSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -58,6 +59,27 @@ class Way implements AsyncDisposable {
   }
 }
 
+/** As a host that vanishes once it has taken a connection: nothing comes of it, not even its end. */
+class SilentWay implements AsyncDisposable {
+  taken = 0;
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+
+  constructor(listen: string) {
+    this.#server = createServer((socket) => {
+      this.taken++;
+      this.#sockets.add(socket);
+      socket.on('error', () => socket.destroy());
+    });
+    this.#server.listen(listen);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const socket of this.#sockets) socket.destroy();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+}
+
 test('a stage between two others that is lost does not let them come up and break until it is back', {
   timeout: 60_000,
 }, async () => {
@@ -96,4 +118,27 @@ test('a stage between two others that is lost does not let them come up and brea
     'a frame at the stage behind',
   );
   expect(decodeFrame(frame)).toMatchObject({ kind: 'begin', epoch: 3 });
+});
+
+test('a stage whose place was that of another ring, which is closed late, is reached all the same', async () => {
+  await using scratch = await scratchFolder();
+  const path = (name: string): string => join(scratch.path, name);
+  const before = new Place(path('1'), path('0'));
+  await eventually(() => existsSync(path('1')), 'the ring before it to listen');
+  using again = new Place(path('1'), path('0'));
+  await eventually(() => existsSync(path('1')), 'the next ring to listen');
+  // With its server goes the socket of the name that it listened on.
+  before.ring.close();
+  using first = new Place(path('0'), path('1'));
+  await eventually(() => [first, again].every(({ turns }) => turns.join() === 'up'), 'the ring to close');
+});
+
+test('a stage behind whose connection is taken and never greeted is tried again', async () => {
+  await using scratch = await scratchFolder();
+  const path = (name: string): string => join(scratch.path, name);
+  await using way = new SilentWay(path('1'));
+  using first = new Place(path('0'), path('1'));
+  await eventually(() => way.taken === 1, 'its connection to be taken');
+  await eventually(() => way.taken === 2, 'a second try, once nobody greeted for 10 s', 60_000);
+  expect(first.turns).toEqual([]);
 });

@@ -1,0 +1,123 @@
+/** Pipelines under real node agents that get other stages. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import type { RefactorStage } from '../../../spec/refactor.ts';
+import type { SessionRecord } from '../../../spec/session-record.ts';
+import { agentPaths } from '../../../spec/wire.ts';
+import { eventually } from '../../mesh/support.ts';
+import { model } from '../engine/support.ts';
+import { type RunningAgent, type Site, unitOf } from '../support.ts';
+
+export const emulated = {
+  emulated: 'cpu',
+  device_model: 'A100',
+  device_memory_bytes: 2 ** 30,
+  emulated_step_ms: 10,
+} as const;
+export const stages = [
+  { begin: 0, end: 3 },
+  { begin: 3, end: 6 },
+];
+export const whole: RefactorStage[] = [{ device: 'gpu 0', first_block: 0, blocks: 2 }];
+export const halves: RefactorStage[] = [
+  { device: 'gpu 0', first_block: 0, blocks: 1 },
+  { device: 'gpu 1', first_block: 1, blocks: 1 },
+];
+
+export async function post(
+  site: Site,
+  record: SessionRecord,
+  path: string,
+  content: unknown,
+): Promise<{ status: number; json: Record<string, never> }> {
+  const { statusCode, body } = await site.pool(record).request({
+    method: 'POST',
+    path,
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(content),
+  });
+  return { status: statusCode, json: JSON.parse(await body.text()) };
+}
+
+export const refactor = (site: Site, record: SessionRecord, to: unknown, name = 'm') =>
+  post(site, record, agentPaths.refactor, { model: name, stages: to });
+
+export async function answer(site: Site, record: SessionRecord, max_tokens = 40): Promise<unknown> {
+  const asked = {
+    model: 'm',
+    prompt: 'Cut anew',
+    max_tokens,
+    temperature: 0,
+    ignore_eos: true,
+  };
+  const { status, json } = await post(site, record, '/v1/completions', asked);
+  expect(status, JSON.stringify(json)).toBe(200);
+  return (json as { choices?: { text: string }[] }).choices![0]!.text;
+}
+
+/** Resolves once the agent's state says that its devices have these stages. */
+export const untilStages = (agent: RunningAgent, wanted: number[][]): Promise<unknown> =>
+  agent.stateWhere(
+    ({ sessions }) =>
+      JSON.stringify(
+        sessions.flatMap(({ stages: held = [] }) => held.map(({ begin, end }) => [begin, end])),
+      ) === JSON.stringify(wanted),
+    `stages ${JSON.stringify(wanted)}`,
+  );
+
+/** A unit over two nodes of a job, with so many devices on each. */
+export async function startTwo(site: Site, device_count: number): Promise<[RunningAgent, RunningAgent]> {
+  const path = await model('tiny-llama', 'Q8_0');
+  const unit = unitOf(
+    { name: 'm', source: path, engine: 'native', batch_invariant: true },
+    {
+      engine: 'native',
+      model_path: path,
+      device_kind: 'gpu',
+      pipeline: 2,
+      threads: 2,
+      device_count,
+      nodes: 2,
+      stages,
+    },
+  );
+  const first = await site.start([unit], { ...emulated, node_count: 2 });
+  const second = first.onNode(1);
+  await second.stateWhere(({ phase }) => phase !== 'starting', 'the second node to have begun');
+  return [first, second];
+}
+
+export const on = (node: string, device: string, first_block: number, blocks: number): RefactorStage => ({
+  node,
+  device,
+  first_block,
+  blocks,
+});
+
+/** The answer of a change, once the agent of the first node knows the other. */
+export const changed = (site: Site, record: SessionRecord, to: RefactorStage[]) =>
+  eventually(async () => {
+    const { status, json } = await refactor(site, record, to);
+    const { because = [] } = (json as { error?: { because?: string[] } }).error ?? {};
+    return status === 409 && JSON.stringify([json, because]).includes('no agent')
+      ? undefined
+      : { status, json };
+  }, 'the nodes to know each other');
+
+/** Resolves once a node was told of so many changes. */
+export const untilTold = ({ launch }: RunningAgent, what: string, times = 1): Promise<unknown> =>
+  eventually(
+    async () =>
+      (await readFile(join(launch.launch_folder, 'n1.agent.log'), 'utf8')).split(what).length > times,
+    `the second node to hear: ${what}`,
+  );
+
+/** The workers of a node, in the order of its devices, once they run. */
+export async function workersOf(agent: RunningAgent): Promise<number[]> {
+  const state = await agent.stateWhere(
+    ({ sessions }) => sessions.filter(({ pid, units }) => pid !== undefined && units).length === 2,
+    'its workers to run',
+  );
+  return state.sessions.flatMap(({ pid, units }) => (units ? [pid!] : []));
+}
