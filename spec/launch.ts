@@ -34,7 +34,7 @@ export const unitSchema = z.strictObject({
   pipeline: z.int().min(1).default(1),
   /**
    * Of the native engine: operators [begin, end) of each stage, the first one's first; one a device, from the first
-   * device of its first node on; devices behind them are for stages that it may get. Absent: it is not cut.
+   * device of its first node on (`stagesPerNode`); other devices are for stages that it may get. Absent: it is not cut.
    */
   stages: z
     .array(z.strictObject({ begin: z.int().min(0), end: z.int().min(1) }))
@@ -77,6 +77,14 @@ export const unitSchema = z.strictObject({
 });
 export type UnitSpec = z.infer<typeof unitSchema>;
 
+/**
+ * Stages that a unit begins with on each of its nodes, as long as there are any: as many as it has devices there; where
+ * each node is a job of its own, as evenly as they can be divided.
+ */
+export function stagesPerNode({ model, stages = [], nodes = 1, device_count }: UnitSpec): number {
+  return model.parallel.jobs === undefined ? device_count : Math.ceil(stages.length / nodes);
+}
+
 /** Sequences that a unit computes at once, as far as the plan knows. */
 export function concurrencyOf({ max_sequences, model }: UnitSpec): number {
   return max_sequences ?? model.max_sequences ?? 16;
@@ -96,6 +104,11 @@ const pipelinePartSchema = z.strictObject({
   group: z.string().min(1).max(256),
   /** Its first node among those that its units count, from 0. */
   node_index: z.int().min(0),
+  /**
+   * Of its deployment, for all jobs of the group: where their stages lie since they have changed. Absent in launches of
+   * earlier versions: stages stay where they are.
+   */
+  folder: z.string().optional(),
 });
 
 export const launchSchema = z.strictObject({

@@ -71,7 +71,7 @@ const parallelSchema = z.strictObject({
     .union([z.int().min(1), stageRangeSchema])
     .default(1)
     .describe(
-      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (native, vLLM, SGLang, command). The native engine has one device a stage; with { stages_min, stages_max } its job has devices for the most of them, and the keeper chooses between the two as requests come.',
+      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (native, vLLM, SGLang, command). The native engine has one device a stage; with { stages_min, stages_max } its job has devices for the most of them, or its jobs together, and the keeper chooses between the two as requests come.',
     ),
   jobs: z
     .int()
@@ -79,7 +79,7 @@ const parallelSchema = z.strictObject({
     .max(64)
     .optional()
     .describe(
-      'Over so many jobs, of one node each, the stages of a replica are divided evenly: small jobs start where a large one waits, and one that ends is replaced alone. The first one has the requests. Default: one job, on as few nodes as have the devices.',
+      'Over so many jobs, of one node each, the devices of a replica are divided evenly, and the stages that it begins with: small jobs start where a large one waits, and one that ends is replaced alone. The first one has the requests. Default: one job, on as few nodes as have the devices.',
     ),
 });
 
@@ -102,8 +102,7 @@ export function stageCounts({ stages_min, stages_max }: ReturnType<typeof stageB
 function contradictsJobs(model: ModelSpec, overSites: boolean): string | undefined {
   const { jobs } = model.parallel;
   if (jobs === undefined) return undefined;
-  const { stages_min, stages_max } = stageBounds(model);
-  if (stages_min < stages_max) return 'stages on several jobs keep their number: give pipeline one number';
+  const { stages_max } = stageBounds(model);
   if (stages_max % jobs !== 0) return `${stages_max} stages cannot be divided evenly over ${jobs} jobs`;
   if (overSites) return 'the jobs of a replica are of one site: give site, and not sites';
   if (model.scaling !== undefined) return 'replicas that follow demand are one job each: leave out scaling';

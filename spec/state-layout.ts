@@ -124,6 +124,8 @@ export const deploymentFiles = {
   launches: 'launches',
   /** See `LaunchSpec.manifest_folder`. */
   manifests: 'manifests',
+  /** Of pipelines whose stages are several jobs: see `folder` of `LaunchSpec.part`. */
+  pipelines: 'pipelines',
 } as const;
 
 /** Files of one launch's folder `deployments/<name>/launches/<launch_id>/`. */
@@ -140,7 +142,7 @@ export const launchFiles = {
   unitLog: (node: string, unit: string): string => `${node}.${unit}.log`,
   /** What a part of a replica on several nodes tells the others. */
   part: (unit: string, rank: number): string => `${unit}.part-${rank}.json`,
-  /** Where the stages of a unit on several nodes lie since they have changed. */
+  /** Where the stages of a unit on several nodes lie since they have changed; where these are jobs, by their group. */
   stages: (unit: string): string => `${unit}.stages.json`,
   /** Why a unit was given up, with its last lines; on disk before the agent leaves. */
   unitFailure: (node: string, unit: string): string => `${node}.${unit}.failure.json`,

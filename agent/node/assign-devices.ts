@@ -1,5 +1,5 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { UnitSpec } from '../../spec/launch.ts';
+import { stagesPerNode, type UnitSpec } from '../../spec/launch.ts';
 import type { NodeDevices } from '../devices/discover.ts';
 import type { NodeDevice } from '../devices/node-device.ts';
 import { assignCores } from './assign-cores.ts';
@@ -42,10 +42,12 @@ export interface DeviceAssignment {
 function partsOf(unit: UnitSpec, node_index: number): GroupUnit[] {
   const { stages, device_count, first_device } = unit;
   if (!stages) return [unit];
-  const first_stage = (node_index - unit.node_index) * device_count;
+  const here = stagesPerNode(unit);
+  const first_stage = (node_index - unit.node_index) * here;
   return Array.from({ length: device_count }, (_, device) => ({
     ...unit,
-    stage: first_stage + device,
+    // Behind the last one: its device is for a stage that the unit may get.
+    stage: device < here ? first_stage + device : stages.length + device,
     first_device: first_device + device,
     device_count: 1,
     threads: Math.max(1, Math.floor(unit.threads / device_count)),

@@ -12,6 +12,8 @@ export interface PipelineAgentsOptions {
   registry: Registry;
   /** The agent's own session. */
   own: SessionIdentity;
+  /** Of its node, among those that its units count. */
+  node_index: number;
   launch: Pick<LaunchSpec, 'launch_id' | 'deployment' | 'part'>;
   /** Fingerprint of the launch's provider; undefined while nothing proves it. */
   provider(): string | undefined;
@@ -37,15 +39,23 @@ export class PipelineAgents {
     return this.#belongs(peer) && own !== undefined && provenProviderOf(peer, Date.now()) === own;
   }
 
-  /** Those that can be asked now. */
+  /**
+   * Those that can be asked now. Of a job that is over the record may still be there beside that of the job in its
+   * place: the one that began later counts. One that had this agent's place is none of them.
+   */
   others(): SessionRecord[] {
-    const { registry, own } = this.#options;
-    return registry
+    const { registry, own, node_index } = this.#options;
+    const serving = registry
       .snapshot()
       .filter(
         (record) =>
           record.lifecycle === 'SERVING' && record.session_id !== own.session_id && this.has(record),
       );
+    const byNode = new Map<number | undefined, SessionRecord>();
+    for (const record of serving.sort((a, b) => a.started_at_ms - b.started_at_ms))
+      byNode.set(record.metadata.node_index, record);
+    byNode.delete(node_index);
+    return [...byNode.values()];
   }
 
   /**

@@ -9,7 +9,7 @@ import { ElsewhereStages } from './elsewhere-stages.ts';
 import type { AgentLog } from './log.ts';
 import type { LayoutDevice, NodeStages } from './node-stages.ts';
 import type { PipelineAgents } from './pipeline-agents.ts';
-import { keepStageLayout, type StageLayout } from './stage-layout.ts';
+import { canChange, keepStageLayout, type StageLayout } from './stage-layout.ts';
 import type { UnitSupervisor } from './unit-supervisor.ts';
 import { UntoldNodes } from './untold-nodes.ts';
 
@@ -145,16 +145,19 @@ export class PipelineRefactorings {
 
   #nodeIndexOf(unit: GroupUnit, device: string, node: string | undefined): number {
     const { node: own, node_index, launch, agents } = this.#options;
-    if (node === undefined || node === own) return node_index;
+    if (node === undefined) return node_index;
     const refused = (because: string): HpcserveError =>
       new HpcserveError('E_REFACTOR_DEVICE', {
         what: `${device} of node ${node} cannot take a stage of ${unit.model.name}`,
         because,
       });
-    if (launch.part)
-      throw refused(`its stages are divided over jobs, and stay where they are; the first one is on ${own}`);
-    const found = agents.others().find(({ metadata }) => metadata.node === node)?.metadata.node_index;
-    if (found === undefined) throw refused('no agent of its job is known to serve on that node');
+    const there = agents.others().filter(({ metadata }) => metadata.node === node);
+    if (there.length + Number(node === own) > 1)
+      throw refused('several of its jobs are on that node, and each counts its devices from 0');
+    if (node === own) return node_index;
+    if (!canChange(launch)) throw refused('its jobs were submitted by an earlier version: their stages stay');
+    const found = there[0]?.metadata.node_index;
+    if (found === undefined) throw refused('no agent of its replica is known to serve on that node');
     if (found < unit.node_index || found >= unit.node_index + (unit.nodes ?? 1))
       throw refused('its replica is on other nodes of the job');
     return found;
@@ -182,8 +185,7 @@ export class PipelineRefactorings {
 
   /** Other nodes that its unit counts, as far as their agents can be asked. */
   #others({ node_index: first, nodes = 1 }: UnitSpec): ElsewhereStages[] {
-    const { agents, launch } = this.#options;
-    if (launch.part) return [];
+    const { agents } = this.#options;
     return agents.others().flatMap((record) => {
       const { node_index } = record.metadata;
       if (node_index === undefined || node_index < first || node_index >= first + nodes) return [];

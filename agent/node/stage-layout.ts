@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { z } from 'zod';
 import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
-import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
+import { type LaunchSpec, stagesPerNode, type UnitSpec } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { GroupUnit, UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
@@ -28,20 +28,33 @@ export type StageLayout = z.infer<typeof stageLayoutSchema>;
 
 type LaunchFolder = Pick<LaunchSpec, 'launch_folder' | 'part'>;
 
-/** Agents of one job have one folder: what is written there, all of them read. */
-function isKept({ part }: LaunchFolder, { stages, nodes = 1 }: UnitSpec): boolean {
-  return stages !== undefined && nodes > 1 && part === undefined;
+/**
+ * Agents of one job have one folder, and those of several jobs of a pipeline another one: what is written there, all of
+ * them read.
+ *
+ * @returns undefined where the stages of the unit are on one node, or cannot be kept
+ */
+function pathOf(
+  { launch_folder, part }: LaunchFolder,
+  { unit, stages, nodes = 1 }: UnitSpec,
+): string | undefined {
+  if (stages === undefined || nodes === 1) return undefined;
+  if (part === undefined) return join(launch_folder, launchFiles.stages(unit));
+  return part.folder === undefined ? undefined : join(part.folder, launchFiles.stages(part.group));
 }
 
-const pathOf = ({ launch_folder }: LaunchFolder, { unit }: Pick<UnitSpec, 'unit'>): string =>
-  join(launch_folder, launchFiles.stages(unit));
+/** Whether all agents that have stages of a unit learn of another layout, later ones among them. */
+export function canChange({ part }: LaunchFolder): boolean {
+  return part === undefined || part.folder !== undefined;
+}
 
 /**
  * Keeps the layout of a unit whose stages lie on several nodes: an agent that starts again has its own from there.
  * @throws the system's error
  */
 export function keepStageLayout(launch: LaunchFolder, unit: UnitSpec, layout: StageLayout): void {
-  if (isKept(launch, unit)) writeFileAtomically(pathOf(launch, unit), `${JSON.stringify(layout)}\n`);
+  const path = pathOf(launch, unit);
+  if (path !== undefined) writeFileAtomically(path, `${JSON.stringify(layout)}\n`);
 }
 
 /**
@@ -49,8 +62,8 @@ export function keepStageLayout(launch: LaunchFolder, unit: UnitSpec, layout: St
  * @throws the system's error, and one of what cannot be read
  */
 export function keptStageLayout(launch: LaunchFolder, unit: UnitSpec): StageLayout | undefined {
-  if (!isKept(launch, unit)) return undefined;
-  const json = readJsonIfThere(pathOf(launch, unit));
+  const path = pathOf(launch, unit);
+  const json = path === undefined ? undefined : readJsonIfThere(path);
   return json === undefined ? undefined : stageLayoutSchema.parse(json);
 }
 
@@ -90,9 +103,10 @@ function readOrReport(launch: LaunchFolder, unit: UnitSpec, log: AgentLog): Stag
   }
 }
 
-/** On which node each stage of a unit is as its launch says: so many devices of each node after the other. */
-export function plannedNodes({ stages = [], node_index, device_count }: UnitSpec): number[] {
-  return stages.map((_, stage) => node_index + Math.floor(stage / device_count));
+/** On which node each stage of a unit is as its launch says: so many on each node after the other. */
+export function plannedNodes(unit: UnitSpec): number[] {
+  const { stages = [], node_index } = unit;
+  return stages.map((_, stage) => node_index + Math.floor(stage / stagesPerNode(unit)));
 }
 
 /** What a device of a node has of a unit in a layout; a stage behind the last one where it has none. */

@@ -67,7 +67,7 @@ export class WorkerPeers {
       this.weights_socket = join(runtime_folder, 'peers.sock');
     }
     const { layouts, supervisors, log } = options;
-    const agents = new PipelineAgents({ registry, own, launch, provider });
+    const agents = new PipelineAgents({ registry, own, node_index, launch, provider });
     this.#tunnels = new StageTunnels({ agents, node_index, folder: runtime_folder });
     const stages = new NodeStages({ node: node.node, node_index, tunnels: this.#tunnels, supervisors });
     this.#changes = new StageChanges({ node: node.node, agents, stages, launch, log });

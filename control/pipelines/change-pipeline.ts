@@ -64,12 +64,16 @@ export function planChange(
       details: { unit: unit.unit, stages },
     });
   const { jobs } = unit.model.parallel;
-  if (jobs !== undefined)
-    throw impossible(`its stages are divided over ${jobs} jobs (parallel.jobs), and stay so`);
+  if (pipeline.shared_node !== undefined)
+    throw impossible(
+      `several of its jobs are on ${pipeline.shared_node}, and each counts its devices from 0`,
+    );
   const layers = question.models.find(({ spec }) => spec.name === unit.model.name)?.summary?.n_layer;
   if (layers !== undefined && stages > layers) throw impossible(`${unit.model.name} has ${layers} layers`);
-  if (stages > devices.length)
-    throw impossible(`its job has ${devices.length} ${devices.length === 1 ? 'device' : 'devices'} for it`);
+  if (stages > devices.length) {
+    const have = jobs === undefined ? 'its job has' : `its ${jobs} jobs have`;
+    throw impossible(`${have} ${devices.length} ${devices.length === 1 ? 'device' : 'devices'} for it`);
+  }
   const of = kindStagesOf(pipeline, question);
   if (!of) throw impossible(`the site offers no nodes of kind ${pipeline.node_kind} any more`);
   const plan = stagesOnKind(of, stages, question.settings, measuredOf(of, pipeline));

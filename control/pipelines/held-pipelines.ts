@@ -8,6 +8,8 @@ import type { UnitSpec } from '../../spec/launch.ts';
 import type { RefactorStage } from '../../spec/refactor.ts';
 import type { LaunchObservation, Observation } from '../reconcile/observe.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { isOfGroup } from '../state/pipeline-groups.ts';
 
 /** As an agent takes it: see `RefactorStage`. */
 export interface DevicePlace {
@@ -23,28 +25,49 @@ export interface HeldPipeline {
   session_id: string;
   /** In the order of computation. */
   stages: readonly StageCut[];
-  /** Those of its stages in their order, then the others that its job has for it. */
+  /** Those of its stages in their order, then the others that its job has for it, or its jobs have. */
   devices: readonly StageDevice<DevicePlace>[];
   /** Of its stages, as its coordinator said last; absent: it has computed nothing in this cut. */
   queues?: readonly StageQueue[];
+  /** Several of its jobs are there: a device of that node is no place that can be named. */
+  shared_node?: string | undefined;
 }
 
 /** Of pipelines that serve now; others cannot be told anything. */
 export function heldPipelines(state: DeploymentState, { launches }: Observation): HeldPipeline[] {
-  return wantedLaunches(state).flatMap(({ launch_id, planned }) => {
+  const wanted = wantedLaunches(state);
+  return wanted.flatMap(({ launch_id, planned }) => {
     const seen = launches.get(launch_id);
     return planned.units.flatMap((unit): HeldPipeline[] => {
       if (!unit.stages || !seen) return [];
-      const held = heldBy(unit, seen);
+      const agents = planned.part ? agentsOfGroup(planned.part.group, wanted, launches) : seen.agents;
+      const held = heldBy(unit, seen, agents);
       return held ? [{ launch_id, unit, node_kind: planned.node_kind, ...held }] : [];
     });
   });
 }
 
+/** Of the jobs of one pipeline, as of one job: their nodes are counted as its unit counts them. */
+function agentsOfGroup(
+  group: string,
+  wanted: readonly LaunchRecord[],
+  launches: Observation['launches'],
+): AgentState[] {
+  return wanted
+    .filter((launch) => isOfGroup(launch, group))
+    .flatMap(({ launch_id, planned }) => {
+      const { node_index: first } = planned.part!;
+      const agents = launches.get(launch_id)?.agents ?? [];
+      return agents.map((agent) => ({ ...agent, node_index: first + agent.node_index }));
+    });
+}
+
+/** @param agents of all of its jobs */
 function heldBy(
   unit: UnitSpec,
-  { units, agents }: LaunchObservation,
-): Pick<HeldPipeline, 'session_id' | 'stages' | 'devices' | 'queues'> | undefined {
+  { units }: LaunchObservation,
+  agents: readonly AgentState[],
+): Pick<HeldPipeline, 'session_id' | 'stages' | 'devices' | 'shared_node' | 'queues'> | undefined {
   const status = units.find((each) => each.unit === unit.unit);
   if (status?.state !== 'serving' || !status.stages) return undefined;
   const session = agents
@@ -62,7 +85,9 @@ function heldBy(
   );
   const isUsed = (place: DevicePlace): boolean =>
     used.some(({ device }) => device.device === place.device && device.node === place.node);
+  const nodes = agents.map(({ node }) => node);
   const held: ReturnType<typeof heldBy> = {
+    shared_node: nodes.find((node, at) => nodes.indexOf(node) !== at),
     session_id: session.session_id,
     stages: stages.map(({ begin, end }) => ({ begin, end })),
     devices: [
@@ -85,7 +110,7 @@ function queuesOf(told: readonly StageTime[], stages: readonly StageCut[]): Stag
   return told.map(({ computed_us, waiting = 0 }) => ({ waiting, stage_s: computed_us / 1e6 }));
 }
 
-/** Devices that the job has for a unit on its nodes, as far as agents speak of them. */
+/** Devices that the job has, or the jobs have, for a unit on its nodes, as far as agents speak of them. */
 function placesOf(unit: UnitSpec, agents: readonly AgentState[]): DevicePlace[] {
   const { device_kind, node_index, nodes = 1, first_device, device_count } = unit;
   return agents

@@ -61,7 +61,11 @@ export function describeLaunch(
       ? planned.memory_bytes_per_node - (planned.page_cache_bytes ?? 0)
       : undefined,
     units: [...unitsOfJob(planned)],
-    part: planned.part && { group: planned.part.group, node_index: planned.part.node_index },
+    part: planned.part && {
+      group: planned.part.group,
+      node_index: planned.part.node_index,
+      folder: store.pipelinesFolder(deployment),
+    },
     mesh_folder: store.layout.mesh_folder,
     launch_folder,
     manifest_folder: store.manifestFolder(deployment),
@@ -225,6 +229,7 @@ function writeLaunchFile(
   makeFolders(launch_folder);
   // A container cannot be given a folder that is not there yet.
   if (launch.manifest_folder !== undefined) makeFolders(launch.manifest_folder);
+  if (launch.part?.folder !== undefined) makeFolders(launch.part.folder);
   const { time_limit_s } = planned;
   delegate({ launch_id: launch.launch_id, launch_folder, time_limit_s });
   writeFileAtomically(launch_file, `${JSON.stringify(launch, null, 2)}\n`);

@@ -350,11 +350,12 @@ export class SlurmRunner implements JobRunner {
 
 /** What node agents and engines read and write beside the folders of their launch, the mesh and hpcserve. */
 function pathsOfLaunches(launches: readonly PreparedLaunch[]): string[] {
-  const { manifest_folder, native_library_dir } = launches[0]!.launch;
+  const { manifest_folder, native_library_dir, part } = launches[0]!.launch;
   const units = launches.flatMap(({ launch }) => launch.units);
   return [
     ...new Set([
       ...(manifest_folder === undefined ? [] : [manifest_folder]),
+      ...(part?.folder === undefined ? [] : [part.folder]),
       ...(native_library_dir === undefined ? [] : [native_library_dir]),
       ...units.flatMap((unit) => [...pathsOfUnit(unit), ...unit.model.environment_files]),
     ]),

@@ -102,6 +102,11 @@ export class DeploymentStore {
     return join(this.folder(name), deploymentFiles.manifests);
   }
 
+  /** What the jobs of one pipeline have in common. */
+  pipelinesFolder(name: string): string {
+    return join(this.folder(name), deploymentFiles.pipelines);
+  }
+
   launchFolder(name: string, launchId: string): string {
     return join(this.folder(name), deploymentFiles.launches, launchId);
   }

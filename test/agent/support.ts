@@ -266,8 +266,9 @@ export class RunningAgent {
     });
   }
 
+  /** Its nodes are counted as those of its pipeline where it is one of several jobs. */
   get #node(): string {
-    return `n${this.#node_index}`;
+    return `n${(this.launch.part?.node_index ?? 0) + this.#node_index}`;
   }
 
   /** The same launch on another node of its job. */

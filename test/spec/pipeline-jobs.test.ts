@@ -11,17 +11,18 @@ const issues = (model: object, deployment: object = {}): string[] => {
 it('takes stages that are divided evenly', () => {
   expect(issues({ parallel: { pipeline: 4, jobs: 2 } })).toEqual([]);
   expect(issues({ parallel: { pipeline: 4 } })).toEqual([]);
+  expect(issues({ parallel: { pipeline: { stages_min: 2, stages_max: 4 }, jobs: 2 } })).toEqual([]);
 });
 
 const two = { pipeline: 2, jobs: 2 };
 it.each([
-  [
-    'stages that change',
-    { parallel: { pipeline: { stages_min: 2, stages_max: 4 }, jobs: 2 } },
-    {},
-    'one number',
-  ],
   ['stages that do not divide', { parallel: { pipeline: 3, jobs: 2 } }, {}, 'evenly over 2 jobs'],
+  [
+    'devices that do not divide',
+    { parallel: { pipeline: { stages_min: 2, stages_max: 5 }, jobs: 2 } },
+    {},
+    'evenly over 2 jobs',
+  ],
   ['a model that is whole', { parallel: { jobs: 2 } }, {}, '1 stages cannot be divided'],
   ['replicas that follow demand', { parallel: two, scaling: { max: 2 } }, {}, 'leave out scaling'],
   ['replicas on idle nodes', { parallel: two, scavenger: { replicas: 1 } }, {}, 'scavenger.replicas'],

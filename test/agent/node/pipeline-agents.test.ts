@@ -44,11 +44,15 @@ async function agentOf(
   return session;
 }
 
-test('agents of another provider are not asked, whatever launch their records name', async () => {
+test('agents of another provider are not asked, whatever launch their records name, nor those whose place another has', async () => {
   await using scratch = await scratchFolder();
   const registry = await mesh(scratch.path);
   try {
     const [ours, theirs] = ['someone@here', 'other@there'].map((name) => testProvider(scratch.path, name));
+    // Of jobs that are over: in the place of this agent, and of a peer.
+    await agentOf(registry, ours!, { node_index: 0 });
+    await agentOf(registry, ours!, { node_index: 1 });
+    await new Promise((resolve) => setTimeout(resolve, 5));
     const own = await agentOf(registry, ours!, { node_index: 0 });
     const peer = await agentOf(registry, ours!, { node_index: 1 });
     const stranger = await agentOf(registry, theirs!, { node_index: 2 });
@@ -59,6 +63,7 @@ test('agents of another provider are not asked, whatever launch their records na
     const options = {
       registry,
       own: own.identity,
+      node_index: 0,
       launch: { launch_id, deployment: 'd' },
     };
     const agents = new PipelineAgents({ ...options, provider: () => ours!.id });
@@ -82,6 +87,7 @@ async function withTunnels(check: (tunnels: StageTunnels, folder: string) => Pro
   const agents = new PipelineAgents({
     registry,
     own: own.identity,
+    node_index: 0,
     launch: { launch_id, deployment: 'd' },
     provider: () => provider.id,
   });

@@ -1,5 +1,5 @@
 /** Pipelines under real node agents that get other stages. */
-import { readFile } from 'node:fs/promises';
+import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import type { RefactorStage } from '../../../spec/refactor.ts';
@@ -25,7 +25,7 @@ export const halves: RefactorStage[] = [
   { device: 'gpu 1', first_block: 1, blocks: 1 },
 ];
 
-export async function post(
+async function post(
   site: Site,
   record: SessionRecord,
   path: string,
@@ -88,6 +88,28 @@ export async function startTwo(site: Site, device_count: number): Promise<[Runni
   return [first, second];
 }
 
+/** One of two jobs over which the stages of a unit are divided; each has two devices, and begins with one stage. */
+export async function startJob(site: Site, node_index: number): Promise<RunningAgent> {
+  const path = await model('tiny-llama', 'Q8_0');
+  const parallel = { tensor: 1, pipeline: 2, jobs: 2 };
+  const unit = unitOf(
+    { name: 'm', source: path, engine: 'native', batch_invariant: true, parallel },
+    {
+      engine: 'native',
+      model_path: path,
+      device_kind: 'gpu',
+      pipeline: 2,
+      threads: 2,
+      device_count: 2,
+      nodes: 2,
+      stages,
+    },
+  );
+  const folder = join(site.folder, 'pipelines');
+  await mkdir(folder, { recursive: true });
+  return site.start([unit], { ...emulated, part: { group: 'm-0.1', node_index, folder } });
+}
+
 export const on = (node: string, device: string, first_block: number, blocks: number): RefactorStage => ({
   node,
   device,
@@ -95,12 +117,12 @@ export const on = (node: string, device: string, first_block: number, blocks: nu
   blocks,
 });
 
-/** The answer of a change, once the agent of the first node knows the other. */
+/** The answer of a change, once the agent of the first node knows the other, or the one in its place. */
 export const changed = (site: Site, record: SessionRecord, to: RefactorStage[]) =>
   eventually(async () => {
     const { status, json } = await refactor(site, record, to);
     const { because = [] } = (json as { error?: { because?: string[] } }).error ?? {};
-    return status === 409 && JSON.stringify([json, because]).includes('no agent')
+    return status === 409 && /no agent|does not answer|no device worker/.test(JSON.stringify([json, because]))
       ? undefined
       : { status, json };
   }, 'the nodes to know each other');

@@ -43,6 +43,7 @@ async function agentsOf(site: Site, { launch }: RunningAgent): Promise<PipelineA
   return new PipelineAgents({
     registry: site.registry,
     own: own.identity,
+    node_index: 9,
     launch,
     provider: () => site.provider.id,
   });

@@ -11,7 +11,7 @@ import { readGranularityFile } from '../../../control/pipelines/granularity-file
 import { GranularityKeeper } from '../../../control/pipelines/granularity-keeper.ts';
 import { heldPipelines } from '../../../control/pipelines/held-pipelines.ts';
 import { planNow } from '../../../control/plan/plan-now.ts';
-import type { Observation } from '../../../control/reconcile/observe.ts';
+import type { LaunchObservation, Observation } from '../../../control/reconcile/observe.ts';
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
 import { synthPresets } from '../../../native/synth/presets.ts';
@@ -30,7 +30,7 @@ const site = siteSchema.parse({
   node_kinds: [
     {
       name: 'machine',
-      count: 1,
+      count: 2,
       cpus: 8,
       memory_gb: 16,
       devices: [{ kind: 'gpu', model: 'A100', count: 4, memory_gb: 2, cores: 1, emulated: 'cpu' }],
@@ -71,7 +71,10 @@ beforeEach(() => {
 });
 afterEach(() => place.dispose());
 
-async function deployed(pipeline: unknown = { stages_min: 2, stages_max: 4 }): Promise<DeploymentState> {
+async function deployed(
+  pipeline: unknown = { stages_min: 2, stages_max: 4 },
+  jobs?: number,
+): Promise<DeploymentState> {
   const model = {
     name: 'cut',
     source,
@@ -80,7 +83,7 @@ async function deployed(pipeline: unknown = { stages_min: 2, stages_max: 4 }): P
     max_sequences: 4,
     devices: { kind: 'gpu' },
     workload: { rate_per_s: 1, input_tokens: 200, output_tokens: 4 },
-    parallel: { pipeline },
+    parallel: { pipeline, jobs },
   };
   const spec = deploymentSchema.parse({ name: 'demo', models: [model] });
   const { plan } = await planNow(operations, spec, '/model.yaml');
@@ -131,6 +134,25 @@ function seen(state: DeploymentState, stage_times?: readonly StageTime[]): Obser
       ],
     ]) as Observation['launches'],
   };
+}
+
+/** The same where each of its stages is a job, on these nodes, with two devices. */
+function inJobs(state: DeploymentState, nodes: readonly string[]): Observation {
+  const alone = seen(state);
+  const [[first_id, first]] = [...alone.launches] as [[string, LaunchObservation]];
+  const [status] = first.units;
+  const stages = status!.stages!.map((stage, at) => ({ ...stage, node: nodes[at]!, device: 'gpu 0' }));
+  const launches = state.launches.map(({ launch_id }, at): [string, LaunchObservation] => {
+    const [agent] = first.agents;
+    const isFirst = launch_id === first_id;
+    const sessions = isFirst ? agent!.sessions : [];
+    const own = { ...agent!, node: nodes[at]!, devices: agent!.devices.slice(0, 2), sessions };
+    return [
+      launch_id,
+      { ...first, launch_id, agents: [own], units: isFirst ? [{ ...status!, stages }] : [] },
+    ];
+  });
+  return { ...alone, launches: new Map(launches) };
 }
 
 /** As a gateway writes it that was asked so often for 20 s. @param pass_ms of its answers, all of them */
@@ -320,6 +342,27 @@ describe('another number of stages that cannot be', () => {
     const four = await deployed(4);
     expect(await refusal(four, 2)).toMatch(
       /^E_STAGES_IMPOSSIBLE: weights and KV take .* GiB, and the 2 largest devices have .* GiB in all$/,
+    );
+  });
+
+  it('is none over several jobs, but where two of them are on one node: devices have no names there', async () => {
+    const state = await deployed({ stages_min: 2, stages_max: 4 }, 2);
+    const question = await pipelineQuestion(operations, state);
+    const [pipeline] = heldPipelines(state, inJobs(state, ['n0', 'n1']));
+    expect(pipeline!.devices.map(({ device }) => device)).toEqual([
+      { device: 'gpu 0', node: 'n0' },
+      { device: 'gpu 0', node: 'n1' },
+      { device: 'gpu 1', node: 'n0' },
+      { device: 'gpu 1', node: 'n1' },
+    ]);
+    const { stages } = planChange(pipeline!, 4, question, 0);
+    expect(stages.map(({ node }) => node).sort()).toEqual(['n0', 'n0', 'n1', 'n1']);
+    expect(() => planChange(pipeline!, 5, question, 0)).toThrow(
+      expect.objectContaining({ because: ['its 2 jobs have 4 devices for it'] }),
+    );
+    const [shared] = heldPipelines(state, inJobs(state, ['n0', 'n0']));
+    expect(() => planChange(shared!, 4, question, 0)).toThrow(
+      expect.objectContaining({ because: [expect.stringMatching(/^several of its jobs are on n0,/)] }),
     );
   });
 

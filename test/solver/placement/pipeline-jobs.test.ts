@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { checkPlacement } from '../../../solver/placement/check.ts';
 import { place } from '../../../solver/placement/placement.ts';
+import { stagesPerNode } from '../../../spec/launch.ts';
 import { type Placement, unitsOfJob } from '../../../spec/plan.ts';
 import { ask, cpus, gguf } from './support.ts';
 
@@ -27,6 +28,15 @@ describe('a replica over several jobs', () => {
     expect(first![0]!.stages).toHaveLength(4);
     expect(plan.models[0]).toMatchObject({ replicas: 1 });
     expect(plan.models[0]!.reasons.join()).toMatch(/takes 2 jobs of one node each/);
+  });
+
+  it('begins with few stages in jobs that have devices for many, one in each', () => {
+    const plan = planned({ pipeline: { stages_min: 2, stages_max: 4 }, jobs: 2 });
+    expect(plan.launches.map(({ part }) => part?.jobs)).toEqual([2, 2]);
+    const [unit] = unitsOfJob(plan.launches[1]!);
+    expect(unit).toMatchObject({ nodes: 2, device_count: 2, pipeline: 2 });
+    expect(unit!.stages).toHaveLength(2);
+    expect(stagesPerNode(unit!)).toBe(1);
   });
 
   it('asks each job for its own devices alone', () => {
