@@ -16,6 +16,9 @@ export interface AnswerEvents {
   onEnd(reusable: boolean, trailers: readonly string[]): void;
 }
 
+/** What came is no answer, or not all of one: never what whoever takes it threw. */
+export class MalformedAnswer extends Error {}
+
 /** Bounds of one answer's head, of a chunk's size line with its extensions, and of all trailer fields together. */
 const head_bytes_max = 64 * 1024;
 const line_bytes_max = 4096;
@@ -88,7 +91,7 @@ export class HttpAnswerParser {
     }
     let at = 0;
     while (at < bytes.length) {
-      if (!this.#expecting) throw new Error('bytes came that no request asked for');
+      if (!this.#expecting) throw new MalformedAnswer('bytes came that no request asked for');
       const next = this.#step(bytes, at);
       if (!this.#expecting) {
         const surplus = next < bytes.length;
@@ -96,7 +99,7 @@ export class HttpAnswerParser {
         this.#trailers = undefined;
         this.#events.onEnd(this.#keepAlive && !surplus, trailers);
         // The answer itself was whole; the connection is not to be trusted with another.
-        if (surplus) throw new Error('bytes came behind the answer');
+        if (surplus) throw new MalformedAnswer('bytes came behind the answer');
         return;
       }
       if (next === at) {
@@ -111,7 +114,7 @@ export class HttpAnswerParser {
   /** The connection ended. Throws where an answer was not complete. */
   end(): void {
     if (!this.#expecting) return;
-    if (this.#state !== 'until-end') throw new Error('the connection ended before the answer did');
+    if (this.#state !== 'until-end') throw new MalformedAnswer('the connection ended before the answer did');
     this.#finish();
     this.#events.onEnd(false, none);
   }
@@ -142,7 +145,7 @@ export class HttpAnswerParser {
         return this.#chunkSize(bytes, at);
       case 'chunk-end':
         if (bytes.length - at < 2) return at;
-        if (bytes[at] !== CR || bytes[at + 1] !== LF) throw new Error('a chunk does not end where it should');
+        if (bytes[at] !== CR || bytes[at + 1] !== LF) throw new MalformedAnswer('a chunk does not end where it should');
         this.#state = 'chunk-size';
         return at + 2;
       case 'trailer':
@@ -153,12 +156,12 @@ export class HttpAnswerParser {
   #head(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(headEnd, at);
     if ((end === -1 ? bytes.length : end) - at > head_bytes_max) {
-      throw new Error('the head of the answer is too large');
+      throw new MalformedAnswer('the head of the answer is too large');
     }
     if (end === -1) return at;
     const lines = bytes.toString('latin1', at, end).split('\r\n');
     const start = statusLine.exec(lines[0]!);
-    if (!start) throw new Error('what came is no HTTP/1.1 answer');
+    if (!start) throw new MalformedAnswer('what came is no HTTP/1.1 answer');
     const modern = start[1] === '1';
     const status = Number(start[2]);
     const fields: string[] = [];
@@ -170,12 +173,12 @@ export class HttpAnswerParser {
       fields.push(name, value);
       if (name === 'content-length') {
         if (!/^\d{1,15}$/.test(value) || (length !== undefined && length !== Number(value))) {
-          throw new Error('the answer has a wrong length');
+          throw new MalformedAnswer('the answer has a wrong length');
         }
         length = Number(value);
       } else if (name === 'transfer-encoding') {
         if (value.toLowerCase() !== 'chunked' || chunked || !modern)
-          throw new Error(`the answer has the unknown coding ${value}`);
+          throw new MalformedAnswer(`the answer has the unknown coding ${value}`);
         chunked = true;
       } else if (name === 'connection') {
         if (value.toLowerCase().includes('close')) this.#keepAlive = false;
@@ -186,19 +189,19 @@ export class HttpAnswerParser {
     }
     const next = end + headEnd.length;
     if (status < 200) {
-      if (status === 101) throw new Error('the answer changes the protocol, which nobody asked for');
-      if (chunked || length !== undefined) throw new Error('an interim answer has a body');
-      if (++this.#interim > interim_answers_max) throw new Error('interim answers come without end');
+      if (status === 101) throw new MalformedAnswer('the answer changes the protocol, which nobody asked for');
+      if (chunked || length !== undefined) throw new MalformedAnswer('an interim answer has a body');
+      if (++this.#interim > interim_answers_max) throw new MalformedAnswer('interim answers come without end');
       return next;
     }
     // Both at once is how requests and answers are smuggled past proxies (RFC 9112 §6.3).
-    if (chunked && length !== undefined) throw new Error('the answer has both a length and chunks');
+    if (chunked && length !== undefined) throw new MalformedAnswer('the answer has both a length and chunks');
     const never = status === 204 || status === 304;
-    if (never && chunked) throw new Error(`an answer with status ${status} has a body`);
+    if (never && chunked) throw new MalformedAnswer(`an answer with status ${status} has a body`);
     const bodiless = never || this.#bodiless;
     const open = !bodiless && !chunked && length === undefined;
     // Its end would be that of the connection, which anybody in between can bring about.
-    if (open && !this.#may_end_with_connection) throw new Error('the answer does not say how long it is');
+    if (open && !this.#may_end_with_connection) throw new MalformedAnswer('the answer does not say how long it is');
     this.#left = bodiless ? 0 : (length ?? 0);
     this.#state = open ? 'until-end' : chunked && !bodiless ? 'chunk-size' : 'length';
     this.#events.onHead({ status, fields });
@@ -209,7 +212,7 @@ export class HttpAnswerParser {
   #chunkSize(bytes: Buffer, at: number): number {
     const end = bytes.indexOf(LF, at);
     if ((end === -1 ? bytes.length : end) - at > line_bytes_max) {
-      throw new Error('the size line of a chunk is too long');
+      throw new MalformedAnswer('the size line of a chunk is too long');
     }
     if (end === -1) return at;
     let size = 0;
@@ -227,7 +230,7 @@ export class HttpAnswerParser {
       bytes[end - 1] !== CR ||
       !(plain || chunkExtension.test(bytes.toString('latin1', offset, end - 1)))
     ) {
-      throw new Error('a chunk has a malformed size');
+      throw new MalformedAnswer('a chunk has a malformed size');
     }
     this.#left = size;
     this.#state = size === 0 ? 'trailer' : 'chunk-data';
@@ -239,12 +242,12 @@ export class HttpAnswerParser {
     const end = bytes.indexOf(LF, at);
     const length = (end === -1 ? bytes.length : end + 1) - at;
     if (this.#trailer_bytes + length > trailer_bytes_max)
-      throw new Error('the trailer of the answer is too large');
+      throw new MalformedAnswer('the trailer of the answer is too large');
     if (end === -1) return at;
     this.#trailer_bytes += length;
     const line = bytes.toString('latin1', at, end);
     if (line === '\r') this.#finish();
-    else if (!line.endsWith('\r')) throw new Error('a trailer field is malformed');
+    else if (!line.endsWith('\r')) throw new MalformedAnswer('a trailer field is malformed');
     else {
       this.#trailers ??= [];
       this.#trailers.push(...fieldOf(line.slice(0, -1)));
@@ -284,7 +287,7 @@ function fieldOf(line: string): Field {
 function readField(line: string): Field {
   const colon = line.indexOf(':');
   const name = line.slice(0, Math.max(0, colon));
-  if (!token.test(name) || forbidden.test(line)) throw new Error('a field of the answer is malformed');
+  if (!token.test(name) || forbidden.test(line)) throw new MalformedAnswer('a field of the answer is malformed');
   let start = colon + 1;
   let end = line.length;
   while (start < end && isSpace(line.charCodeAt(start))) start++;

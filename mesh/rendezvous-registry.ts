@@ -80,6 +80,7 @@ export class RendezvousRegistry implements Registry {
   #status: RegistryStatus = { state: 'ok', rejected: {}, recent_rejections: [] };
   #watcher: FSWatcher | undefined;
   #stopPolling: () => void = () => undefined;
+  #isPolling = false;
   #hint: NodeJS.Timeout | undefined;
   #running: Promise<void> = Promise.resolve();
   #requested: Promise<void> | undefined;
@@ -223,12 +224,19 @@ export class RendezvousRegistry implements Registry {
     if (!this.#closed) this.#stopPolling = every(this.#options.poll_ms, () => void this.#lookUnasked());
   }
 
-  /** A look nobody waits for. A defect (a filesystem that is away is none, see #look) must not pass in silence. */
+  /**
+   * A look nobody waits for. Where the last has not ended there is none: a filesystem that is slow is not asked without
+   * a pause. A defect (a filesystem that is away is none, see #look) must not pass in silence.
+   */
   async #lookUnasked(): Promise<void> {
+    if (this.#isPolling) return;
+    this.#isPolling = true;
     try {
       await this.#request(0, false);
     } catch (error) {
       process.emitWarning(error instanceof Error ? error : new Error(String(error)));
+    } finally {
+      this.#isPolling = false;
     }
   }
 

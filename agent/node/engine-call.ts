@@ -1,6 +1,11 @@
 import type { Socket } from 'node:net';
 import { type Readable, Transform } from 'node:stream';
-import { type AnswerEvents, type HttpAnswerHead, HttpAnswerParser } from '../../host/http-answer-parser.ts';
+import {
+  type AnswerEvents,
+  type HttpAnswerHead,
+  HttpAnswerParser,
+  MalformedAnswer,
+} from '../../host/http-answer-parser.ts';
 import { connectToEngine } from './engine-socket.ts';
 import type { Upstream } from './serving-process.ts';
 
@@ -115,7 +120,7 @@ export class EngineCall implements AnswerEvents {
     try {
       this.#parser.push(arrivals.subarray(0, length));
     } catch (error) {
-      this.#fail(error as Error);
+      this.#malformed(error);
     }
     return !this.#isPaused;
   }
@@ -125,8 +130,14 @@ export class EngineCall implements AnswerEvents {
     try {
       this.#parser.end();
     } catch (error) {
-      this.#fail(error as Error);
+      this.#malformed(error);
     }
+  }
+
+  /** What the receiver threw is a defect, and no fault of the engine's. */
+  #malformed(error: unknown): void {
+    if (!(error instanceof MalformedAnswer)) throw error;
+    this.#fail(error);
   }
 
   #fail(error: Error): void {

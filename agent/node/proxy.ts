@@ -90,7 +90,12 @@ class Passage implements EngineReceiver {
   /** Of a stream of events. */
   readonly #boundary = new EventBoundary();
   #handedOver = false;
-  readonly #goOn = (): void => this.#call?.resume();
+  /** The client is behind, and its `drain` is waited for: one read may bring many events more. */
+  #isHeld = false;
+  readonly #goOn = (): void => {
+    this.#isHeld = false;
+    this.#call?.resume();
+  };
 
   constructor(proxied: PassedRequest) {
     this.#proxied = proxied;
@@ -174,7 +179,8 @@ class Passage implements EngineReceiver {
     traffic.answer_bytes += bytes.length;
     if (outgoing.destroyed || outgoing.writableEnded) return;
     const isTaken = this.#streams > 0 ? this.#passEvents(bytes) : outgoing.write(Buffer.from(bytes));
-    if (isTaken) return;
+    if (isTaken || this.#isHeld) return;
+    this.#isHeld = true;
     this.#call!.pause();
     outgoing.once('drain', this.#goOn);
   }

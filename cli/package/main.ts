@@ -19,6 +19,7 @@ import { basename, join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { packageRoot } from '../../host/package-root.ts';
 import { version } from '../../host/version.ts';
+import { hybridGemmFile } from '../../native/cuda/library-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type TargetArchitecture, targetArchitectures } from './architectures.ts';
 import { launcherScript } from './launcher.ts';
@@ -91,8 +92,10 @@ function main(): void {
     for (const room of builtRooms) copy(join('dist', room), folder);
     copy('dist/web', folder);
     // Compiled for this machine's architecture.
-    for (const built of arch === process.arch ? [] : ['kernels', 'cuda'])
-      rmSync(join(folder, 'dist/native', built), { recursive: true, force: true });
+    if (arch !== process.arch) rmSync(join(folder, 'dist/native/kernels'), { recursive: true, force: true });
+    // Linked by this machine's compilers: older systems would not load it.
+    for (const file of [hybridGemmFile, `${hybridGemmFile}.compiled`])
+      rmSync(join(folder, 'dist/native/cuda', file), { force: true });
     const lacking = installTransferLibraries(arch, folder);
     const bundle = join(staging, 'bundle');
     run([process.execPath, join(packageRoot, 'dist/.ci/bundle.js'), bundle], packageRoot);

@@ -112,6 +112,7 @@ export class UpstreamPool implements CallPool {
   #made = 0;
   /** While there is something to sweep. */
   #sweeper: NodeJS.Timeout | undefined;
+  #sweeps_at_ms = 0;
   #closed: Error | undefined;
 
   constructor(ways: Ways) {
@@ -236,9 +237,14 @@ export class UpstreamPool implements CallPool {
     if (this.#idle.length > 0) this.#sweepIn(next_ms);
   }
 
-  /** Where a look is due already, that one sees to it: one session keeps all of its connections for as long. */
+  /** Where a look is due before, that one sees to it. */
   #sweepIn(left_ms: number): void {
-    this.#sweeper ??= setTimeout(() => this.#sweep(), Math.max(left_ms, sweep_ms)).unref();
+    const wait_ms = Math.max(left_ms, sweep_ms);
+    const due_ms = performance.now() + wait_ms;
+    if (this.#sweeper && this.#sweeps_at_ms <= due_ms) return;
+    clearTimeout(this.#sweeper);
+    this.#sweeps_at_ms = due_ms;
+    this.#sweeper = setTimeout(() => this.#sweep(), wait_ms).unref();
   }
 }
 

@@ -271,3 +271,36 @@ describe('a request', () => {
     expect(await Promise.race([never, Promise.resolve('nothing')])).toBe('nothing');
   });
 });
+
+test('what a receiver throws is a defect of ours, and is not said of the engine', async () => {
+  serve = (socket) => {
+    socket.once('data', () => socket.end('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'));
+  };
+  const thrown: unknown[] = [];
+  const listeners = process.listeners('uncaughtException');
+  process.removeAllListeners('uncaughtException');
+  process.once('uncaughtException', (error) => thrown.push(error));
+  try {
+    const defect = new Error('a defect');
+    let said: Error | undefined;
+    new EngineCall(
+      upstream,
+      { method: 'GET', path: '/v1/x', fields: [], body: { kind: 'none' } },
+      {
+        onConnect: () => undefined,
+        onHead: () => undefined,
+        onBody: () => undefined,
+        onEnd: () => {
+          throw defect;
+        },
+        onError: (error) => {
+          said = error;
+        },
+      },
+    );
+    await eventually(() => thrown.length > 0, 'the defect');
+    expect([thrown, said]).toEqual([[defect], undefined]);
+  } finally {
+    for (const listener of listeners) process.on('uncaughtException', listener);
+  }
+});

@@ -67,3 +67,23 @@ it.each([
   expect(vi.getTimerCount()).toBe(0);
   pool.destroy(new Error('the test is over'));
 });
+
+it('one that was never used goes in its own time, though others are kept for longer', async () => {
+  const ways = new Answering('keep-alive: timeout=65\r\n');
+  const pool = new UpstreamPool(ways);
+  await ask(pool);
+  // Another takes that connection, so that one is opened for the next, which is given up before it is there.
+  const again = ask(pool);
+  const receiver: AnswerReceiver = {
+    onHead: () => undefined,
+    onBody: () => true,
+    onEnd: () => undefined,
+    onError: () => undefined,
+  };
+  pool.send('GET / HTTP/1.1\r\n\r\n', [], receiver).abort();
+  await again;
+  expect(ways.opened).toBe(2);
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(ways.destroyed_ms).toHaveLength(1);
+  pool.destroy(new Error('the test is over'));
+});
