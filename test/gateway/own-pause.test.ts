@@ -16,7 +16,11 @@ function standStill(time_ms: number): void {
 }
 
 describe('silence', () => {
-  afterEach(() => void vi.useRealTimers());
+  afterEach(() => {
+    // What is spied on are the timers that are not real: put back later, they would stay for all tests of this process.
+    vi.restoreAllMocks();
+    vi.useRealTimers();
+  });
 
   it('is counted from what was heard last, without a timer for each time', () => {
     vi.useFakeTimers({

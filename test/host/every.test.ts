@@ -3,7 +3,11 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { every } from '../../host/every.ts';
 
 beforeEach(() => void vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] }));
-afterEach(() => void vi.useRealTimers());
+afterEach(() => {
+  // What is spied on are the timers that are not real: put back later, they would stay for all tests of this process.
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
 
 describe('tasks that were begun at different times', () => {
   it('come at the same moments, each as often as it is to', () => {

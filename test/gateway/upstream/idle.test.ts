@@ -5,7 +5,11 @@ import { UpstreamPool, type Ways } from '../../../gateway/upstream/pool.ts';
 import type { WayEvents } from '../../../gateway/upstream/session-way.ts';
 
 beforeEach(() => void vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] }));
-afterEach(() => void vi.useRealTimers());
+afterEach(() => {
+  // What is spied on are the timers that are not real: put back later, they would stay for all tests of this process.
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
 
 /** Ways whose other end answers at once, and keeps them for so long. */
 class Answering implements Ways {
