@@ -268,7 +268,7 @@ test('a member that brings more than it may is named, and keeps nobody waiting',
     }
     envelopes.push(...envelopes.splice(0, 20));
     return rejected(a, 'too_fast') > 0;
-  }, 'it brings too much');
+  }, 'it brings too much', 40_000);
   const b = await member([addressOf(a)]);
   await eventually(() => lifecycleAt(a, b) === 'SERVING', 'a new member', 5_000);
   delay.disable();

@@ -348,6 +348,6 @@ describe.skipIf(lacking !== '')(
       await eventually(() => !alive(pid), 'it is gone');
       const again = await site.serving('toy', 20_000);
       expect(again.session_id).not.toBe(record.session_id);
-    }, 60_000);
+    }, 120_000);
   },
 );
