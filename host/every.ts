@@ -9,12 +9,14 @@ export function every(interval_ms: number, callback: () => void): () => void {
   let at_ms = nextMultiple_ms(interval_ms, performance.now());
   let timer: NodeJS.Timeout;
   const wait = (): void => {
+    // The moment may have passed by now: Node warns of a time below 0.
+    const left_ms = Math.max(0, at_ms - performance.now());
     // A timer may come a moment before its time: that moment must not become a call of its own.
     timer = setTimeout(() => {
       at_ms = Math.max(at_ms + interval_ms, nextMultiple_ms(interval_ms, performance.now()));
       wait();
       callback();
-    }, at_ms - performance.now()).unref();
+    }, left_ms).unref();
   };
   wait();
   return () => clearTimeout(timer);
