@@ -7,6 +7,9 @@ import type { NodeKindOffer } from '../../spec/plan.ts';
 import { slicesOfGpu } from '../catalog/mig.ts';
 import { divideLink, type SharedLink } from '../streaming/shared-link.ts';
 import { type ModelInUse, placeOnSlice, type SliceState } from '../streaming/slice-placement.ts';
+import { streamedStep } from './model-facts.ts';
+import type { PlacementOption } from './options.ts';
+import { type StreamedReplica, stepsOf_per_s } from './resident-layers.ts';
 
 /** A streamed replica as links see it. */
 export interface StreamedDemand {
@@ -30,6 +33,25 @@ export interface LinkedDevice {
 const loss_per_reader = 0.02;
 /** Where a replica may go, memory is known to suffice. */
 const enough = Number.MAX_SAFE_INTEGER;
+
+interface PlacedReplica extends StreamedReplica {
+  option: Pick<PlacementOption, 'device' | 'seen'>;
+}
+
+/**
+ * What a streamed replica asks of its link, but for layers that stay: what stays is known in the end. By the rate that
+ * the link is assumed to have: of one that was measured its neighbours have had their part, and they are counted here.
+ */
+export function demandOf({ option, model, replicas }: PlacedReplica): StreamedDemand {
+  const { bytes, seconds, link_bytes_per_s } = streamedStep(model, option.device, undefined);
+  const steps_per_s = stepsOf_per_s({ model, replicas });
+  return { model: model.spec.name, step_bytes: bytes, step_s: seconds, steps_per_s, link_bytes_per_s };
+}
+
+/** Of the time that a streamed replica is expected to take of its device, that for its link, as it is predicted. */
+export function streamingTime({ option, model, replicas }: PlacedReplica): number {
+  return streamedStep(model, option.device, option.seen).seconds * stepsOf_per_s({ model, replicas });
+}
 
 /** Which link a device of a node reads over. */
 export function linkOf({ devices }: Pick<NodeKindOffer, 'devices'>, index: number): string {

@@ -11,10 +11,16 @@ import {
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
-import { isCrowded, type LinkedDevice, leastLoaded, linkShare, type StreamedDemand } from './link-budget.ts';
-import { streamedStep } from './model-facts.ts';
+import {
+  demandOf,
+  isCrowded,
+  type LinkedDevice,
+  leastLoaded,
+  linkShare,
+  streamingTime,
+} from './link-budget.ts';
 import type { PlacementOption } from './options.ts';
-import { residentLayers_bytes, type StreamedReplica, stepsOf_per_s } from './resident-layers.ts';
+import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
 
 interface OpenDevice {
@@ -232,25 +238,14 @@ function cpusLeft(option: PlacementOption, node: OpenNode, device: number): bool
   return taken + option.threads <= node.cpus;
 }
 
-/** What a streamed replica asks of its link, but for layers that stay: what stays is known in the end. */
-function demandOf({
-  option,
-  model,
-  replicas,
-}: Pick<StreamedUnit, 'option' | 'model' | 'replicas'>): StreamedDemand {
-  const { bytes, seconds, link_bytes_per_s } = streamedStep(model, option.device, option.seen);
-  const steps_per_s = stepsOf_per_s({ model, replicas });
-  return { model: model.spec.name, step_bytes: bytes, step_s: seconds, steps_per_s, link_bytes_per_s };
-}
-
 /** Devices of a node that something is on, and some others. */
 function linkedDevices(node: OpenNode, others: readonly number[]): LinkedDevice[] {
   return [...node.devices.entries()]
     .filter(([index, { models }]) => models.length > 0 || others.includes(index))
     .map(([index, { time }]) => {
-      const streamed = node.streamed.filter(({ device }) => device === index).map(demandOf);
-      const streaming = streamed.reduce((sum, { step_s, steps_per_s }) => sum + step_s * steps_per_s, 0);
-      return { index, time: Math.max(0, time - streaming), streamed };
+      const own = node.streamed.filter(({ device }) => device === index);
+      const streaming = own.reduce((sum, unit) => sum + streamingTime(unit), 0);
+      return { index, time: Math.max(0, time - streaming), streamed: own.map(demandOf) };
     });
 }
 

@@ -125,4 +125,18 @@ describe('a plan', () => {
     );
     expect(planOf(measured, 'a').reasons.join()).not.toMatch(/share a link/);
   });
+
+  it('is the same once the link was measured, whose neighbours have had their part then', () => {
+    const two = ['a', 'b'].map((name) => streamed(name, 0.03));
+    const seen = [
+      { node_kind: 'mig', engine: 'native' as const, tensor: 1, pipeline: 1, link_bytes_per_s: 190e9 },
+    ];
+    const plan = (models: typeof two) => place(ask(models, [slices(7, 2)]));
+    const [assumed, measured] = [plan(two), plan(two.map((model) => ({ ...model, seen })))];
+    expect(assumed.launches).toHaveLength(1);
+    expect(measured.launches).toEqual(assumed.launches);
+    // What is predicted goes by what was measured.
+    const tpot_ms = (placement: typeof assumed) => planOf(placement, 'a').groups[0]!.predicted!.tpot_ms;
+    expect(tpot_ms(measured)).toBeGreaterThan(1.2 * tpot_ms(assumed));
+  });
 });
