@@ -148,7 +148,12 @@ export const launchSchema = z.strictObject({
    * from, bytes; absent where the memory is that of GPUs.
    */
   memory_bytes_per_node: z.int().positive().optional(),
-  units: z.array(unitSchema),
+  units: z.array(
+    unitSchema.refine(({ model }) => model.weights !== 'auto', {
+      error: 'the plan of a job says where weights lie: auto is none of these places',
+      path: ['model', 'weights'],
+    }),
+  ),
   /** Absent: all nodes that its units count are its own. */
   part: pipelinePartSchema.optional(),
   /** The rendezvous folder of the mesh. */

@@ -1,4 +1,5 @@
 import { kindsWithRoom, overdue, startAtOnce, type WaitingLaunch } from '../../solver/keeping/waiting.ts';
+import { asDecided } from '../../solver/placement/decided-model.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
@@ -158,8 +159,7 @@ function inPlaceOf(
         left.findIndex(({ model }) => model.name === unit.model.name),
         1,
       );
-      const { precision, parallel } = unit.model;
-      return { ...unit, unit: own!.unit, model: { ...own!.model, precision, parallel } };
+      return { ...unit, unit: own!.unit, model: asDecided(own!.model, unit) };
     });
     const { launch_id: instead_of, tries } = before;
     return newLaunch(newId(index), fingerprint, { ...planned, units }, { instead_of, tries });

@@ -3,6 +3,7 @@
  * counted in.
  */
 import { withoutExpected, withoutHeld } from '../../solver/keeping/expected-launches.ts';
+import { residencyOf } from '../../solver/placement/decided-model.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import type { PlacementModel, PlannedLaunch, RunningReplicas } from '../../spec/plan.ts';
 import type { Operations } from '../runner/operations.ts';
@@ -149,7 +150,7 @@ function runningOf(state: DeploymentState): RunningReplicas[] {
         node_kind: planned.node_kind,
         replicas: 1,
         device_count: unit.device_count * (unit.nodes ?? 1),
-        weights: unit.model.weights === 'auto' ? undefined : unit.model.weights,
+        weights: residencyOf(unit),
       })),
     );
 }

@@ -1,4 +1,6 @@
 /** How many replicas a model has in a deployment's state, and how that is written down. Pure. */
+import { lyingSo, residencyOf, residencyOfMost } from '../../solver/placement/decided-model.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { Observation } from '../reconcile/observe.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
@@ -51,6 +53,16 @@ export function replicasOf(
     serving += units.filter(({ unit }) => now.includes(unit)).length;
   }
   return { have, serving };
+}
+
+/** With its weights where those of its replicas lie, where that was left to the plan: further ones are like them. */
+export function asItRuns(state: DeploymentState, model: ModelSpec): ModelSpec {
+  if (model.weights !== 'auto') return model;
+  const units = wantedLaunches(state)
+    .filter(({ given_up }) => given_up === undefined)
+    .flatMap(({ planned }) => planned.units.filter((unit) => unit.model.name === model.name));
+  const weights = residencyOfMost(units.map((unit) => ({ weights: residencyOf(unit), replicas: 1 })));
+  return weights === undefined ? model : lyingSo(model, weights);
 }
 
 /**

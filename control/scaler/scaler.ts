@@ -20,7 +20,7 @@ import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
 import { newLaunch, superseded } from '../state/launch-transitions.ts';
 import { DemandWatch } from './demand-watch.ts';
-import { awake, changedTo, launchesToRemove, replicasOf, serves } from './replicas.ts';
+import { asItRuns, awake, changedTo, launchesToRemove, replicasOf, serves } from './replicas.ts';
 import { factsHere } from './sites/site-facts.ts';
 import { SiteRooms } from './sites/site-room.ts';
 import { SitesScaler, shareHere } from './sites/sites-scaler.ts';
@@ -192,7 +192,10 @@ export class Scaler {
     const { now_ms } = this.#operations;
     const key = JSON.stringify([state.name, model.name]);
     if (now_ms() < (this.#retry_ms.get(key) ?? 0)) return undefined;
-    const spec = { ...state.spec, models: [{ ...model, replicas: count, min_stable_replicas: 0 }] };
+    const spec = {
+      ...state.spec,
+      models: [{ ...asItRuns(state, model), replicas: count, min_stable_replicas: 0 }],
+    };
     try {
       const { plan, fingerprint } = await planNow(this.#operations, spec, state.spec_file, { search_ms });
       requireFeasible(plan);

@@ -2,6 +2,7 @@
  * The jobs that could be submitted for idle nodes, planned for each preemptible node kind: one replica of a model, or
  * as many as a node holds where nodes are given whole.
  */
+import { asDecided } from '../../solver/placement/decided-model.ts';
 import type { ReplicaShape } from '../../solver/scavenging/scavenge.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
@@ -92,7 +93,7 @@ export class Shapes {
     made.shapes.push({
       name: `${state.name}/${model.name} on ${node_kind}`,
       node_kind,
-      launch: { ...job, units: job.units.map((unit) => ({ ...unit, model })) },
+      launch: { ...job, units: job.units.map((unit) => ({ ...unit, model: asDecided(model, unit) })) },
       fingerprint: chosen.fingerprint(job),
       worth_per_s: worthOf(chosen.plan.models[0], job),
       devices: whole ? offer.devices.count : Math.max(1, job.devices_per_node.count),

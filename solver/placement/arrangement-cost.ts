@@ -1,5 +1,7 @@
 /** What replicas cost where they are, as `place` counts it: two arrangements are compared by one measure. */
+import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlacementModel, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
+import { residencyOf } from './decided-model.ts';
 import { LatencyEstimator } from './latency-estimator.ts';
 import { shapeOf } from './model-facts.ts';
 import { objectiveCost } from './objective.ts';
@@ -25,20 +27,21 @@ export function arrangementCost(
   estimator: LatencyEstimator = new LatencyEstimator(),
 ): number | undefined {
   const byModel = new Map<string, readonly PlacementOption[]>();
-  for (const open of question.models) {
-    const model = asDecided(open, launches);
-    const shape = shapeOf(model);
-    const options = question.node_kinds.flatMap((offer) => {
-      const found = placementOptions(model, shape, offer, question);
-      return 'constraint' in found ? [] : found;
+  for (const asked of question.models) {
+    const options = asDecided(asked, launches).flatMap((model) => {
+      const shape = shapeOf(model);
+      return question.node_kinds.flatMap((offer) => {
+        const found = placementOptions(model, shape, offer, question);
+        return 'constraint' in found ? [] : found;
+      });
     });
-    byModel.set(model.spec.name, options);
+    byModel.set(asked.spec.name, options);
   }
   const costOf = objectiveCost(question, estimator, byModel);
   let cost = 0;
   for (const { spec } of question.models) {
     if (spec.replicas === 0) continue;
-    const groups = groupsOf(spec.name, launches, byModel.get(spec.name)!, estimator);
+    const groups = groupsOf(spec, launches, byModel.get(spec.name)!, estimator);
     if (groups === undefined || groups.length === 0) return undefined;
     const replicas = groups.reduce((sum, group) => sum + group.replicas, 0);
     if (spec.replicas !== 'auto' && replicas < spec.replicas) return undefined;
@@ -48,17 +51,17 @@ export function arrangementCost(
   return cost;
 }
 
-/** With its weights where they lie in these launches, where that was left to the plan. */
-function asDecided(model: PlacementModel, launches: readonly PlannedLaunch[]): PlacementModel {
-  if (model.spec.weights !== 'auto') return model;
+/** With its weights wherever they lie in these launches, where that was left to the plan. */
+function asDecided(model: PlacementModel, launches: readonly PlannedLaunch[]): PlacementModel[] {
+  if (model.spec.weights !== 'auto') return [model];
   const units = launches.flatMap((launch) => launch.units);
-  const weights = units.find((unit) => unit.model.name === model.spec.name)?.model.weights ?? 'resident';
-  return weights === 'auto' ? model : withResidency(model, weights);
+  const own = units.filter((unit) => unit.model.name === model.spec.name);
+  return [...new Set(own.map(residencyOf))].map((weights) => withResidency(model, weights));
 }
 
 /** Undefined where a replica stands where none may. */
 function groupsOf(
-  name: string,
+  { name, weights }: ModelSpec,
   launches: readonly PlannedLaunch[],
   options: readonly PlacementOption[],
   estimator: LatencyEstimator,
@@ -69,12 +72,13 @@ function groupsOf(
       if (unit.model.name !== name) continue;
       const { precision } = unit.model;
       const alike = options.filter(
-        ({ offer, engine, tensor, pipeline }) =>
+        ({ offer, engine, tensor, pipeline, model }) =>
           offer.node_kind === launch.node_kind &&
           offer.devices.model === launch.devices_per_node.model &&
           engine === unit.engine &&
           tensor === unit.tensor &&
-          pipeline === unit.pipeline,
+          pipeline === unit.pipeline &&
+          (weights !== 'auto' || model.spec.weights === residencyOf(unit)),
       );
       const option = alike.find((each) => each.precision === precision) ?? alike[0];
       if (option === undefined) return undefined;

@@ -124,8 +124,14 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     if (heads !== undefined && heads % unit.tensor !== 0)
       faults.push(`${unit.unit} divides ${heads} heads by ${unit.tensor}`);
     const kv_bytes = unit.kv_tokens * kvBytesPerToken(unit.engine, model, unit.model.precision);
-    const arena_bytes = model.spec.weights === 'streamed' ? (unit.memory?.arena_bytes ?? 0) : 0;
-    if (model.spec.weights === 'streamed' && (arena_bytes === 0 || unit.engine !== 'native'))
+    // Where it was left to the plan, the unit has what came out.
+    const weights = model.spec.weights === 'auto' ? unit.model.weights : model.spec.weights;
+    if (unit.model.weights !== weights || weights === 'auto')
+      faults.push(
+        `weights of ${unit.unit} are ${unit.model.weights} where ${model.spec.weights} was asked for`,
+      );
+    const arena_bytes = weights === 'streamed' ? (unit.memory?.arena_bytes ?? 0) : 0;
+    if (weights === 'streamed' && (arena_bytes === 0 || unit.engine !== 'native'))
       faults.push(`${unit.unit} has no arena for its weights`);
     const lying_bytes = arena_bytes > 0 ? (unit.memory?.resident_bytes ?? 0) : unit.weight_bytes;
     const bytes = (lying_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
@@ -135,7 +141,7 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
       const sharers = taken.get(device) ?? [];
       const sleeps = canSleep(unit.engine, unit.model);
       const native = unit.engine === 'native';
-      const gives_way = unit.model.weights === 'reuse';
+      const gives_way = weights === 'reuse';
       sharers.push({ model: unit.model.name, native, sleeps, bytes, gives_way, arena_bytes });
       taken.set(device, sharers);
     }

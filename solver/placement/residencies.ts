@@ -7,6 +7,7 @@ import type { Placement, PlacementModel, PlacementQuestion, Residency } from '..
 import { busyShare, chooseResidencies, type ModelOptions } from '../streaming/choose-residencies.ts';
 import { type ResidencyCost, residencyCosts } from '../streaming/residency-cost.ts';
 import { deviceTypes } from './allocation.ts';
+import { lyingSo, residencyOfMost } from './decided-model.ts';
 import type { LatencyEstimator } from './latency-estimator.ts';
 import { shapeOf, streamedStep, workloadOf } from './model-facts.ts';
 import { type PlacementOption, placementOptions } from './options.ts';
@@ -38,10 +39,7 @@ interface Tried {
 
 /** The model as it is where its weights lie so. */
 export function withResidency(model: PlacementModel, weights: Residency): PlacementModel {
-  const spec = { ...model.spec, weights };
-  // It counts loads, and there are none.
-  if (weights === 'streamed') spec.latency_sensitivity = 1;
-  return { ...model, spec };
+  return { ...model, spec: lyingSo(model.spec, weights) };
 }
 
 /**
@@ -61,17 +59,21 @@ export function placeWithResidencies(
     because: () => 'the devices hold all models so',
   };
   const running = runningChoice(question, names);
-  const onDevice = place(lying);
-  if (onDevice.unplaced.length === 0 && running === undefined) return explained(onDevice, lying, []);
+  // First: all attempts have one deadline, and most plans of what runs leave it so.
+  const kept = running && place(running);
+  const runsOnDevice = running !== undefined && names.every((name) => running.of.get(name) === 'resident');
+  const onDevice = kept !== undefined && runsOnDevice ? kept : place(lying);
+  if (onDevice.unplaced.length === 0 && (running === undefined || runsOnDevice))
+    return explained(onDevice, lying, []);
   const models = openModels(question, estimator);
   const { placed, nearest } = placedChoices(question, models, place, onDevice);
   if (onDevice.unplaced.length === 0) placed.push({ choice: lying, placement: onDevice });
   const busy = ({ of }: Choice): number =>
     models.reduce((sum, model) => sum + busyShare(model, costOf(model, of) ?? never), 0);
   const best = placed.toSorted((a, b) => busy(a.choice) - busy(b.choice))[0];
-  if (running !== undefined && (best === undefined || busy(running) <= change_gain * busy(best.choice))) {
-    const kept = place(running);
-    if (kept.unplaced.length === 0) return explained(kept, running, models);
+  if (running !== undefined && kept?.unplaced.length === 0) {
+    if (best === undefined || busy(running) <= change_gain * busy(best.choice))
+      return explained(kept, running, models);
   }
   if (best !== undefined) return explained(best.placement, best.choice, models);
   return nearest === undefined ? onDevice : explained(nearest.placement, nearest.choice, models);
@@ -83,11 +85,14 @@ function costOf({ options, name }: ModelOptions, of: Choice['of']): ResidencyCos
   return options.find(({ residency }) => residency === of.get(name));
 }
 
-/** What the running replicas have, where each model has some. */
+/** What most running replicas of each model have, where each has some. */
 function runningChoice({ running = [] }: PlacementQuestion, names: readonly string[]): Choice | undefined {
   const of = new Map<string, Residency>();
-  for (const { model, weights = 'resident' } of running) if (names.includes(model)) of.set(model, weights);
-  if (names.some((name) => !of.has(name))) return undefined;
+  for (const name of names) {
+    const weights = residencyOfMost(running.filter(({ model }) => model === name));
+    if (weights === undefined) return undefined;
+    of.set(name, weights);
+  }
   return { of, because: () => 'it runs so, and another choice would save too little' };
 }
 

@@ -10,6 +10,7 @@ import type {
   PlannedModel,
 } from '../../spec/plan.ts';
 import type { ModelShare, SiteShare } from '../../spec/site-share.ts';
+import { asDecided } from '../placement/decided-model.ts';
 import { unitName } from '../placement/packing.ts';
 import { type KindCost, replicaCosts } from '../placement/placement.ts';
 import { kindAt, kindOfSite } from './kind-names.ts';
@@ -177,12 +178,12 @@ function unitAt(
   own: Pick<PlacementQuestion, 'models'>,
   next: Map<string, number>,
 ): UnitSpec {
-  const { name, precision, parallel } = unit.model;
+  const { name } = unit.model;
   const { spec, model_path } = own.models.find((model) => model.spec.name === name)!;
   const { replicas } = models.find((each) => each.name === name)!;
   const at = next.get(name) ?? 0;
   next.set(name, at + 1);
-  return { ...unit, unit: unitName(name, at), model_path, model: { ...spec, replicas, precision, parallel } };
+  return { ...unit, unit: unitName(name, at), model_path, model: asDecided({ ...spec, replicas }, unit) };
 }
 
 function modelAt(

@@ -213,3 +213,30 @@ it('is looked for where the answer got lost, and the one that waits keeps its pl
   expect(runner.submitted).toHaveLength(1);
   expect(runner.cancelled).toEqual([{ job_id: '900', force: false }]);
 });
+
+it('has its weights where the plan on the other nodes lets them lie', async () => {
+  const { store } = place;
+  const state = store.require('demo');
+  const [before] = state.launches;
+  const lying = (launch: LaunchRecord, weights: 'resident' | 'streamed'): LaunchRecord['planned'] => ({
+    ...launch.planned,
+    units: launch.planned.units.map((unit) => ({ ...unit, model: { ...unit.model, weights } })),
+  });
+  // Most replicas of the model lie on their devices, and the one that waits was to be streamed.
+  const others = [2, 3].map((id) => {
+    const snapshot = { job_id: String(id), phase: 'running', state: 'RUNNING' } as const;
+    const launch = launchRecord(id, { phase: 'submitted', submitting_since_ms: now_ms, last: snapshot });
+    runner.jobs.set(String(id), { launch_id: launch.launch_id, snapshot });
+    mkdirSync(store.launchFolder('demo', launch.launch_id), { recursive: true });
+    return { ...launch, planned: { ...lying(launch, 'resident'), node_kind: 'gh200' } };
+  });
+  const models = state.spec.models.map((model) => ({ ...model, weights: 'auto' as const }));
+  store.write({
+    ...state,
+    spec: { ...state.spec, models },
+    launches: [{ ...before!, planned: lying(before!, 'streamed') }, ...others],
+  });
+  await round();
+  const moved = place.store.require('demo').launches.find(({ planned }) => planned.node_kind === 'a100');
+  expect(moved!.planned.units).toMatchObject([{ unit: 'm-1', model: { weights: 'resident' } }]);
+});

@@ -148,6 +148,24 @@ describe('the scaler', () => {
     ]);
   });
 
+  it('adds a replica whose weights lie where those of the others do', async () => {
+    const source = join(place.folder, 'tiny.gguf');
+    await synthesize({ path: source, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
+    // It has ended and gets a successor, so that a plan alone sees nothing that runs.
+    const other = launchRecord(1, { phase: 'ended' });
+    const units = other.planned.units.map((unit) => ({
+      ...unit,
+      model: { ...unit.model, weights: 'streamed' as const },
+    }));
+    const state = save(2, [{ ...other, planned: { ...other.planned, units } }], source, { weights: 'auto' });
+    scaler.readDemand([state]);
+    expect(await scaler.scale(state, seen(state), false)).toBe(true);
+    const [added] = place.store.require('demo').launches;
+    expect(added!.planned.units).toMatchObject([
+      { model: { weights: 'streamed', replicas: 1 }, memory: { arena_bytes: expect.any(Number) } },
+    ]);
+  });
+
   it('says what a further replica lacks, once in a while, and adds nothing on a used-up budget', async () => {
     const state = save(2, [serving(1)]);
     scaler.readDemand([state]);

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { arrangementCost } from '../../../solver/placement/arrangement-cost.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import type { RunningReplicas } from '../../../spec/plan.ts';
-import { ask, gpus, llama } from './support.ts';
+import { ask, gguf, gpus, llama } from './support.ts';
 
 const kinds = [gpus('A100-40GB', 40, 2, { count: 2 }), gpus('H100', 80, 2, { count: 2 })];
 const model = (replicas: number | 'auto', rate_per_s: number) =>
@@ -52,6 +52,28 @@ describe('the cost of what stands', () => {
     const more = place(busy);
     expect(more.launches.length).toBeGreaterThan(few.launches.length);
     expect(arrangementCost(busy, few.launches)!).toBeGreaterThan(1.1 * arrangementCost(busy, more.launches)!);
+  });
+
+  it('counts each replica with its weights where they lie', () => {
+    const on = gpus('A100-80GB', 80, 2, { engines: { native: { available: true } }, count: 1 });
+    const asked = (weights: string) =>
+      gguf('m', '8b', {
+        replicas: 2,
+        weights,
+        max_sequences: 1,
+        workload: { rate_per_s: 0.2, input_tokens: 100, output_tokens: 100 },
+      });
+    const [lying, streamed] = ['resident', 'streamed'].map(
+      (weights) => place(ask([asked(weights)], [on])).launches,
+    );
+    const question = ask([asked('auto')], [on], { objective: 'latency' });
+    const mixed = [lying![0]!, streamed![0]!];
+    const [all, some, none] = [lying!, mixed, streamed!].map(
+      (launches) => arrangementCost(question, launches)!,
+    );
+    expect(some).toBeGreaterThan(all!);
+    expect(some).toBeLessThan(none!);
+    expect(arrangementCost(question, mixed.toReversed())).toBeCloseTo(some!, 9);
   });
 
   it('is none where a replica is missing, or stands where none may any more', () => {

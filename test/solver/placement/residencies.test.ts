@@ -2,9 +2,11 @@
 import { describe, expect, it } from 'vitest';
 import { arrangementCost } from '../../../solver/placement/arrangement-cost.ts';
 import { checkPlacement } from '../../../solver/placement/check.ts';
+import { LatencyEstimator } from '../../../solver/placement/latency-estimator.ts';
 import { place, replicaCosts } from '../../../solver/placement/placement.ts';
+import { placeWithResidencies } from '../../../solver/placement/residencies.ts';
 import { modelSchema } from '../../../spec/model-yaml.ts';
-import type { Placement, PlacementModel } from '../../../spec/plan.ts';
+import type { Placement, PlacementModel, Residency, RunningReplicas } from '../../../spec/plan.ts';
 import { ask, cpus, gguf, gpus, llama, planOf, type Size } from './support.ts';
 
 const gib = 2 ** 30;
@@ -37,6 +39,9 @@ describe('models whose weights give way to others', () => {
     expect(placement.unplaced).toEqual([]);
     expect(checkPlacement(question, placement)).toEqual([]);
     const units = unitsOf(placement);
+    expect(checkPlacement(ask(four('resident'), [offer]), placement).join()).toMatch(
+      /weights of a-0 are reuse where resident was asked for/,
+    );
     const { device_bytes } = units[0]!.memory!;
     for (const { memory, model } of units) {
       expect(model.weights).toBe('reuse');
@@ -158,6 +163,30 @@ describe('models whose weights lie where the plan lets them', () => {
     expect(weightsOf(placement)).toEqual({ head: 'resident', tail: 'streamed' });
     expect(planOf(placement, 'tail').reasons[0]).toMatch(/^weights: auto: streamed: it runs so, and another/);
     expect(weightsOf(plan(1e-4, 0.02))).toEqual({ head: 'streamed', tail: 'resident' });
+  });
+
+  it('stay as most of their replicas run, whichever comes last, and that is tried first', () => {
+    const with_weights = (...all: Residency[]) =>
+      all.map((weights) => ({
+        model: 'm',
+        weights,
+        node_kind: one.node_kind,
+        replicas: 1,
+        device_count: 1,
+      }));
+    const tried = (running: RunningReplicas[]): string[] => {
+      const weights: string[] = [];
+      const question = ask([asked('m', '13b', 0.01)], [one], { running });
+      placeWithResidencies(question, new LatencyEstimator(), (settled) => {
+        weights.push(settled.models[0]!.spec.weights);
+        return place(settled);
+      });
+      return weights;
+    };
+    expect(tried(with_weights('streamed', 'streamed', 'resident'))[0]).toBe('streamed');
+    expect(tried(with_weights('reuse', 'streamed', 'reuse'))[0]).toBe('reuse');
+    // Where they run so and all have room, there is nothing else to try.
+    expect(tried(with_weights('resident', 'resident', 'streamed'))).toEqual(['resident']);
   });
 
   it('are told as not placed where nothing holds them', () => {

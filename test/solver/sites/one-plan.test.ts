@@ -353,6 +353,22 @@ describe('the shares of a plan over several sites', () => {
     expect(placed).toBeGreaterThan(40);
   }, 120_000);
 
+  it('have weights where the whole plan lets them lie', () => {
+    const asked = { weights: 'auto', context_tokens: 2048, max_sequences: 1, latency_sensitivity: 3 };
+    const small = gpus('T4', 16, 1, { engines: { native: { available: true } }, count: 1 });
+    const question = site('daint', [gguf('m', '70b', asked)], [small]);
+    const merged = mergeQuestions([question]);
+    const plan = place(merged);
+    const [share] = siteShares(plan, ['daint'], merged);
+    const own = questionOfShare(question, share!);
+    const part = placementOfSite(plan, share!, own);
+    expect(part.launches[0]!.units[0]).toMatchObject({
+      model: { weights: 'streamed', latency_sensitivity: 1 },
+      memory: { arena_bytes: expect.any(Number) },
+    });
+    expect(checkPlacement(own, part)).toEqual([]);
+  });
+
   it('have the site’s own names, paths and numbers', () => {
     const models = [llama('m', '8b', { replicas: 3, devices: { node_kinds: ['a100', 'todi/gh200'] } })];
     const there = models.map((model) => ({ ...model, model_path: '/there/m' }));

@@ -1,0 +1,64 @@
+/** A deployment's plan as it is made and carried out, where the plan says where weights lie. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { type PlannedDeployment, planDeployment, useFresh } from '../../../control/plan/planning.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
+import { deploymentSchema, type ModelSpec } from '../../../spec/model-yaml.ts';
+import type { NodeKindOffer, PlacementModel } from '../../../spec/plan.ts';
+import { siteSchema } from '../../../spec/site.ts';
+import { gguf, gpus } from '../../solver/placement/support.ts';
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'hpcserve-planning-'));
+  writeFileSync(join(folder, 'm'), '');
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+function planned(
+  asked: object,
+  offer: NodeKindOffer,
+  inspected: (name: string) => PlacementModel,
+): Promise<PlannedDeployment> {
+  const source = join(folder, 'm');
+  return planDeployment({
+    spec: deploymentSchema.parse({ name: 'demo', models: [{ name: 'm', source, ...asked }] }),
+    spec_file: join(folder, 'model.yaml'),
+    site: siteSchema.parse({ name: 'here', kind: 'slurm', node_kinds: [] }),
+    offers: [offer],
+    inspect: async (spec: ModelSpec) => ({ ...inspected(spec.name), spec, model_path: source }),
+    now_ms: 1,
+  });
+}
+
+/** It holds a layer of the model, and not all of it. */
+const small = gpus('T4', 16, 1, { engines: { native: { available: true } }, count: 1 });
+const open = { weights: 'auto', context_tokens: 2048, max_sequences: 1 };
+
+it('is carried out as it was made, with weights where it has chosen that they lie', async () => {
+  const made = (): Promise<PlannedDeployment> => planned(open, small, (name) => gguf(name, '70b'));
+  const { plan } = await made();
+  expect(plan.launches[0]!.units[0]!.model.weights).toBe('streamed');
+  expect(useFresh(plan, await made()).plan).toBe(plan);
+});
+
+it('is not carried out where it leaves open what its jobs must know', async () => {
+  const made = await planned(open, small, (name) => gguf(name, '70b'));
+  const [launch] = made.plan.launches;
+  const units = launch!.units.map((unit) => ({
+    ...unit,
+    model: { ...unit.model, weights: 'auto' as const },
+  }));
+  const left = { ...made.plan, launches: [{ ...launch!, units }] };
+  const refusal = (): readonly string[] => {
+    try {
+      useFresh(left, made);
+    } catch (error) {
+      return HpcserveError.from(error).because;
+    }
+    return [];
+  };
+  expect(refusal().join()).toMatch(/weights of m-0 are auto/);
+});
