@@ -95,6 +95,8 @@ function valueIn(model: ModelSpec, field: FieldName): unknown {
   const value: unknown = model[first];
   // One device is what engines that cannot be split take anyway.
   if (field === 'parallel.tensor' && model.parallel.tensor === 1) return 'auto';
+  // On the device is where the plan lets weights lie that an engine has nowhere else.
+  if (field === 'weights' && model.weights === 'auto') return 'resident';
   return second === undefined ? value : (value as Record<string, unknown>)[second];
 }
 

@@ -8,7 +8,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { deploymentSchema, type ModelSpec } from '../../../spec/model-yaml.ts';
 import type { NodeKindOffer, PlacementModel } from '../../../spec/plan.ts';
 import { siteSchema } from '../../../spec/site.ts';
-import { gguf, gpus } from '../../solver/placement/support.ts';
+import { gguf, gpus, llama } from '../../solver/placement/support.ts';
 
 let folder: string;
 beforeEach(() => {
@@ -61,4 +61,12 @@ it('is not carried out where it leaves open what its jobs must know', async () =
     return [];
   };
   expect(refusal().join()).toMatch(/weights of m-0 are auto/);
+});
+
+it('lets weights lie on the device for an engine that has them nowhere else', async () => {
+  const offer = gpus('A100-80GB', 80, 1);
+  for (const engine of ['auto', 'vllm']) {
+    const { plan } = await planned({ engine, weights: 'auto' }, offer, (name) => llama(name, '8b'));
+    expect(plan.launches[0]!.units[0]).toMatchObject({ engine: 'vllm', model: { weights: 'resident' } });
+  }
 });
