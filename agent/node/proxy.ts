@@ -131,7 +131,8 @@ class Passage implements EngineReceiver {
       traffic.streams -= this.#streams;
       this.#streams = 0;
       this.#paced?.leave();
-      this.#timed?.ended(performance.now(), outgoing.writableFinished && outgoing.statusCode === 200);
+      const isWhole = outgoing.writableFinished && outgoing.statusCode === 200 && !this.#handedOver;
+      this.#timed?.ended(performance.now(), isWhole);
       forget();
       keep();
       if (!outgoing.writableFinished) this.#call?.destroy();

@@ -5,13 +5,15 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { AnswerPace } from '../../../agent/node/answer-pace.ts';
 import { AnswerTimes } from '../../../agent/node/answer-times.ts';
-import { proxyRequest } from '../../../agent/node/proxy.ts';
+import { type HandOver, proxyRequest } from '../../../agent/node/proxy.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
 import { eventually } from '../../mesh/support.ts';
 
 const answer_ms = 300;
 const deadlines = { first_token_ms: 30_000, between_tokens_ms: 30_000, total_ms: 30_000 };
 const times = new AnswerTimes();
 let in_flight = 0;
+let handOver: HandOver | undefined;
 let engine: Server;
 let agent: Server;
 
@@ -24,10 +26,12 @@ beforeAll(async () => {
     createServer(async (request, response) => {
       request.resume();
       if (request.url === '/refused') return response.writeHead(400).end('{}');
-      if (request.url === '/stream') {
+      if (request.url!.startsWith('/stream')) {
         response.writeHead(200, { 'content-type': 'text/event-stream' });
         response.write('data: first\n\n');
       }
+      // These are ended by the agent.
+      if (request.url === '/stream/late' || request.url === '/stream/handed') return undefined;
       await delay(answer_ms);
       return response.end('data: [DONE]\n\n');
     }),
@@ -39,7 +43,7 @@ beforeAll(async () => {
         incoming,
         outgoing,
         upstream: { kind: 'loopback', port: portOf(engine) },
-        deadlines,
+        deadlines: incoming.url === '/stream/late' ? { ...deadlines, total_ms: answer_ms / 3 } : deadlines,
         traffic: {
           in_flight: 1,
           streams: 0,
@@ -51,7 +55,10 @@ beforeAll(async () => {
         times: incoming.url === '/tokens' ? undefined : times,
         answer_headers: {},
         onSessionEnd: () => () => undefined,
-        onHandOver: () => () => undefined,
+        onHandOver: (callback) => {
+          handOver = callback;
+          return () => undefined;
+        },
         onEnd: () => {
           in_flight--;
         },
@@ -74,6 +81,13 @@ test('answers that came whole count, refusals and such as their clients left do 
   expect([await ask('/refused'), await ask('/tokens')]).toEqual([400, 200]);
   await expect(ask('/stream', AbortSignal.timeout(answer_ms / 3))).rejects.toThrow();
   await eventually(async () => (in_flight === 0 ? true : undefined), 'it is seen that the client left');
+  expect([times.answer_ms, times.left_ms(performance.now())]).toEqual([0, []]);
+  // Streams that end with an error event end well by HTTP, and are not whole.
+  expect(await ask('/stream/late')).toBe(200);
+  const handed = await fetch(`http://127.0.0.1:${portOf(agent)}/stream/handed`, { method: 'POST' });
+  handOver!(new HpcserveError('E_AGENT_NOT_READY', { what: 'its job ends' }));
+  expect([handed.status, await handed.text()]).toEqual([200, expect.stringContaining('its job ends')]);
+  await eventually(async () => (in_flight === 0 ? true : undefined), 'the ends');
   expect([times.answer_ms, times.left_ms(performance.now())]).toEqual([0, []]);
   const asked = ask('/stream');
   await eventually(async () => (in_flight === 1 ? true : undefined), 'the request');
