@@ -16,17 +16,21 @@ export class AnswerTimes {
   readonly #answers_ms: number[] = [];
   #at = 0;
   #first_token_ms: number | undefined;
+  /** Of those that were passed on while nothing else ran. */
+  #alone_ms: number | undefined;
+  #least_ms: number | undefined;
 
   pass(passed_ms: number): AnswerClock {
+    const isAlone = this.#running.size === 0;
     let isFirst = true;
     const answer: AnswerClock = {
       began: (now_ms) => {
         if (!isFirst) return;
         isFirst = false;
         const took_ms = now_ms - passed_ms;
-        // The newest counts for a tenth, as in profiles of native models.
-        this.#first_token_ms = this.#first_token_ms ?? took_ms;
-        this.#first_token_ms += (took_ms - this.#first_token_ms) / 10;
+        this.#first_token_ms = followed(this.#first_token_ms, took_ms);
+        this.#least_ms = Math.min(this.#least_ms ?? took_ms, took_ms);
+        if (isAlone) this.#alone_ms = followed(this.#alone_ms, took_ms);
       },
       ended: (now_ms, isWhole) => {
         if (!this.#running.delete(answer) || !isWhole) return;
@@ -38,9 +42,14 @@ export class AnswerTimes {
     return answer;
   }
 
-  /** Of streams; 0 until one was seen. */
+  /** Of streams, as loaded as the engine is; 0 until one was seen. */
   get first_token_ms(): number {
     return this.#first_token_ms ?? 0;
+  }
+
+  /** Of streams on an engine that computes nothing else; until one was seen, the least of all. */
+  get idle_first_token_ms(): number {
+    return this.#alone_ms ?? this.#least_ms ?? 0;
   }
 
   /** Mean of all; 0 until one was seen. */
@@ -59,6 +68,11 @@ export class AnswerTimes {
       return whole_ms - elapsed_ms;
     });
   }
+}
+
+/** The newest counts for a tenth, as in profiles of native models. */
+function followed(mean_ms: number | undefined, took_ms: number): number {
+  return mean_ms === undefined ? took_ms : mean_ms + (took_ms - mean_ms) / 10;
 }
 
 function meanOf(values: readonly number[]): number | undefined {

@@ -1,6 +1,7 @@
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { OpenAiError } from '../../spec/wire.ts';
+import { openAiCode, openAiType } from '../device-worker/http/openai-words.ts';
 
 export function answerJson(
   response: ServerResponse,
@@ -29,6 +30,5 @@ export function answerError(
 
 export function openAiError(error: HpcserveError, status: number): OpenAiError {
   const message = [error.message, ...error.because].join(': ');
-  const type = status >= 500 ? 'server_error' : 'invalid_request_error';
-  return { error: { message, type, param: null, code: error.code } };
+  return { error: { message, type: openAiType(status), param: null, code: openAiCode(error) } };
 }

@@ -13,11 +13,14 @@ import type { TurnsReport } from '../../spec/turns-report.ts';
 import type { AnswerTimes } from './answer-times.ts';
 import type { UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
+import type { Waking } from './waking.ts';
 
 /** Where requests wait it is looked this often whether the turn is over. Lower: they wait less; higher: less work. */
 const look_ms = 50;
 /** What a change is taken for until one was seen, ms. */
 const assumed_change_ms = 2000;
+/** Refusals of a model are logged together, this often. Lower: reasons are seen sooner; higher: shorter logs. */
+const refusals_log_ms = 60_000;
 /** Length of the prompt by which a request's level is told: agents do not read prompts. */
 const typical_tokens = 512;
 
@@ -26,7 +29,7 @@ export interface TurnTaker {
   readonly unit: string;
   /** Absent: nothing is promised to its requests. */
   readonly slo: Slo | undefined;
-  readonly times: Pick<AnswerTimes, 'left_ms' | 'first_token_ms' | 'answer_ms'>;
+  readonly times: Pick<AnswerTimes, 'left_ms' | 'first_token_ms' | 'idle_first_token_ms' | 'answer_ms'>;
   /** Requests that are in the agent for it, those that wait included. */
   in_flight(): number;
   sleep(): Promise<void>;
@@ -35,15 +38,24 @@ export interface TurnTaker {
   onChange(): void;
 }
 
+interface Waiter {
+  request: TimedRequest;
+  let: () => void;
+  refuse: (error: Error) => void;
+}
+
 interface Member {
   taker: TurnTaker;
-  waiting: { request: TimedRequest; let: () => void; refuse: (error: Error) => void }[];
+  waiting: Waiter[];
   /** Longest that waking took lately, the sleep before it included. */
   change_ms: number;
   awake_since_ms: number;
   /** Requests that waited for a turn, and such as were refused for a promise. */
   waited: number;
   refused: number;
+  /** Of the refused, those that the log has not, and when it had some last. */
+  unlogged: number;
+  logged_ms: number;
 }
 
 /** A start or a wake, while it lasts. */
@@ -61,11 +73,11 @@ export interface TakenTurns {
   readonly asleep: boolean;
   readonly report: TurnsReport;
   /**
-   * Before a request is passed on: undefined where it can be now, else resolves once it can.
+   * Before a request is passed on: undefined where it can be now.
    * @param isCertain it is let in whatever was promised
    * @throws HpcserveError E_SLO_REFUSED by rejection: by its turn a promise would be broken
    */
-  enter(isCertain: boolean): Promise<void> | undefined;
+  enter(isCertain: boolean): Waking | undefined;
   leave(): void;
 }
 
@@ -124,6 +136,8 @@ export class DeviceTurns {
       awake_since_ms: performance.now(),
       waited: 0,
       refused: 0,
+      unlogged: 0,
+      logged_ms: Number.NEGATIVE_INFINITY,
     };
     this.#members.push(own);
     this.#awake = own;
@@ -141,29 +155,33 @@ export class DeviceTurns {
     };
   }
 
-  #enter(own: Member, isCertain: boolean): Promise<void> | undefined {
+  #enter(own: Member, isCertain: boolean): Waking | undefined {
     const canPass = this.#awake === own && !this.#isOver;
     const isFree = canPass && this.#members.every(({ waiting }) => waiting.length === 0);
     const request = this.#requestOf(own, canPass);
     if (own.taker.slo !== undefined && !isCertain && !isFree) {
       const refusal = this.#validate(own, request);
-      if (refusal) return Promise.reject(refusal);
+      if (refusal) return { awake: Promise.reject(refusal), withdraw: () => undefined };
     }
     if (canPass) return undefined;
     own.waited++;
-    return new Promise((resolve, reject) => {
-      own.waiting.push({ request, let: resolve, refuse: reject });
-      this.#look();
+    let withdraw = (): void => undefined;
+    const awake = new Promise<void>((resolve, reject) => {
+      const waiter: Waiter = { request, let: resolve, refuse: reject };
+      own.waiting.push(waiter);
+      withdraw = () => giveUp(own, waiter);
     });
+    this.#look();
+    return { awake, withdraw };
   }
 
   #requestOf({ taker, change_ms }: Member, awake: boolean): TimedRequest {
     const level = sloOf(taker.slo ?? {}, typical_tokens);
-    const { first_token_ms } = taker.times;
+    const { idle_first_token_ms } = taker.times;
     return {
       arrival_ms: performance.now(),
       output_tokens: 0,
-      service_level: taker.slo ? promisedOnTurn(level, { awake, change_ms, first_token_ms }) : level,
+      service_level: taker.slo ? promisedOnTurn(level, { awake, change_ms }, idle_first_token_ms) : level,
     };
   }
 
@@ -176,7 +194,13 @@ export class DeviceTurns {
     if (verdict.admit) return undefined;
     const { because, retry_after_ms } = verdict;
     own.refused++;
-    this.#log.info({ unit, because }, 'a request is refused: it would break a promise');
+    own.unlogged++;
+    if (now_ms - own.logged_ms >= refusals_log_ms) {
+      const requests = own.unlogged;
+      this.#log.info({ unit, requests, because }, 'requests are refused: each would break a promise');
+      own.unlogged = 0;
+      own.logged_ms = now_ms;
+    }
     return new HpcserveError('E_SLO_REFUSED', {
       what: `${unit} cannot take this request within its service level now`,
       because,
@@ -316,6 +340,13 @@ export function turnsOf(groups: readonly UnitGroup[], log: AgentLog): Map<UnitGr
     found.set(group, known ?? new DeviceTurns(log));
   }
   return found;
+}
+
+function giveUp({ waiting }: Member, waiter: Waiter): void {
+  const at = waiting.indexOf(waiter);
+  if (at < 0) return;
+  waiting.splice(at, 1);
+  waiter.refuse(new Error('it waits for no turn any more'));
 }
 
 function letAll(member: Member): void {

@@ -36,6 +36,7 @@ import { LoadTimes } from './load-times.ts';
 import { checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { type Meeting, whyEnded } from './rank-rendezvous.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
+import type { Waking } from './waking.ts';
 
 /**
  * How long an engine may take to become ready, s. Lower: hangs are found sooner; higher: huge models on slow disks
@@ -74,7 +75,7 @@ export class EngineProcess implements ServingProcess {
   readonly #load_times: LoadTimes;
   /** As its command line begins, the site's prefix included. */
   #program: string | undefined;
-  #sleep: { wake(isCertain: boolean): Promise<void> | undefined } | undefined;
+  #sleep: { wake(isCertain: boolean): Waking | undefined } | undefined;
   /** Of several engines on its device; see `DeviceTurns`. */
   #turns: TakenTurns | undefined;
   #has_served = false;
@@ -123,7 +124,7 @@ export class EngineProcess implements ServingProcess {
     return this.#turns?.report;
   }
 
-  wake(isCertain: boolean): Promise<void> | undefined {
+  wake(isCertain: boolean): Waking | undefined {
     return this.#sleep?.wake(isCertain);
   }
 
@@ -255,7 +256,7 @@ export class EngineProcess implements ServingProcess {
     paths: SleepPaths,
     upstream: Upstream,
     signal: AbortSignal,
-  ): { wake(isCertain: boolean): Promise<void> | undefined } {
+  ): { wake(isCertain: boolean): Waking | undefined } {
     const { sharing, traffic, log, turns: onDevice } = this.#context;
     const { slo } = this.#unit.model;
     if (onDevice) {

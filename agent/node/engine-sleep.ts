@@ -4,6 +4,7 @@ import type { SleepPaths } from '../adapters/adapter.ts';
 import { fetchText } from './engine-request.ts';
 import type { AgentLog } from './log.ts';
 import type { Traffic, Upstream } from './serving-process.ts';
+import type { Waking } from './waking.ts';
 
 /** Longest time that falling asleep or waking may take: all weights cross the link between device and host. */
 const change_ms = 120_000;
@@ -65,12 +66,13 @@ export class EngineSleep {
   }
 
   /**
-   * @returns undefined where it is awake, else resolves once it is
+   * @returns undefined where it is awake
    * @throws HpcserveError E_AGENT_NOT_READY by rejection: it does not wake
    */
-  wake(): Promise<void> | undefined {
+  wake(): Waking | undefined {
     this.#asked_ms = performance.now();
-    return this.#asleep || this.#changing ? this.#awake() : undefined;
+    // It is woken in any case: nobody else waits for its device.
+    return this.#asleep || this.#changing ? { awake: this.#awake(), withdraw: () => undefined } : undefined;
   }
 
   async #awake(): Promise<void> {

@@ -16,6 +16,7 @@ import type { AgentLog } from './log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
 import type { RankPlace } from './rank-rendezvous.ts';
 import type { StageTimes } from './stage-times.ts';
+import type { Waking } from './waking.ts';
 
 /** Where a process answers OpenAI's paths; on this host only. */
 export type Upstream =
@@ -81,10 +82,10 @@ export interface ServingProcess {
   /** @param in_flight requests the agent has passed on and not seen the end of */
   loads(in_flight: number): ModelLoad[];
   /**
-   * Before a request is passed on: resolves once the engine can take it; undefined where it can now.
+   * Before a request is passed on: undefined where the engine can take it now.
    * @param isCertain it is let in whatever was promised to others
    */
-  wake?(isCertain: boolean): Promise<void> | undefined;
+  wake?(isCertain: boolean): Waking | undefined;
   /** Stop admitting new requests, where the process can be told so. */
   drain(): void;
   stop(grace_ms: number): Promise<void>;

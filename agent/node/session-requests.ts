@@ -264,13 +264,18 @@ function serve(
     pass();
     return;
   }
+  // Counted out and waiting no more at once: an engine sleeps where as many wait for it as are in.
+  const leave = (): void => {
+    waking?.withdraw();
+    onEnd();
+  };
+  response.once('close', leave);
   const read = async (): Promise<Buffer | undefined> =>
     rules && checkedBody(await readWhole(request), request, rules, upstream);
-  const ready = async (): Promise<Buffer | undefined> => (await Promise.all([read(), waking]))[0];
-  ready().then(
-    (body) => (response.destroyed ? onEnd() : pass(body)),
+  Promise.all([read(), waking?.awake]).then(
+    ([body]) => (response.destroyed ? leave() : pass(body)),
     (error: unknown) => {
-      onEnd();
+      leave();
       // A client that went away while it sent its request is told nothing.
       if (response.destroyed) return;
       request.resume();

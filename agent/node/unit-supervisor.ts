@@ -24,6 +24,7 @@ import type { RequestDeadlines } from './request-deadlines.ts';
 import { RestartPolicy } from './restart-policy.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Traffic } from './serving-process.ts';
 import { stagesOf } from './stage-place.ts';
+import type { Waking } from './waking.ts';
 
 /** Least time between two records that differ only in progress of loading, ms. */
 const progress_pause_ms = 1000;
@@ -151,7 +152,7 @@ export class UnitSupervisor {
   }
 
   /** See `ServingProcess.wake`. */
-  wake(isCertain: boolean): Promise<void> | undefined {
+  wake(isCertain: boolean): Waking | undefined {
     return this.#process?.wake?.(isCertain);
   }
 

@@ -10,7 +10,7 @@ import { type RequestSlo, type TimedRequest, tokenDeadline } from './slo.ts';
 export interface TimedSleeper extends Omit<Sleeper, 'running'> {
   /** Expected until each of the requests that it computes is answered, ms. */
   left_ms: readonly number[];
-  /** From when a request is passed on to its first token, ms. */
+  /** From when a request is passed on to its first token, ms: as loaded as the engine is now. */
   first_token_ms: number;
   /** The same, to the end of its answer. */
   answer_ms: number;
@@ -30,15 +30,17 @@ const stretch = 2;
 const tolerance_ms = 1e-6;
 
 /**
- * What is promised to a request: its SLO from when its engine is awake, and twice what its first token takes where that
- * is more. A sleeping engine's waking is not counted, as loads of native models are not: a request for one whose waking
- * takes longer than its SLO would never be let in.
+ * What is promised to a request: its SLO from when its engine is awake, and twice what its first token takes where the
+ * engine is idle, if that is more. A sleeping engine's waking is not counted, as loads of native models are not: a
+ * request for one whose waking takes longer than its SLO would never be let in.
+ * @param idle_first_token_ms a loaded engine's would let promises grow with the load
  */
 export function promisedOnTurn(
   slo: RequestSlo,
-  { awake, change_ms, first_token_ms }: Pick<TimedSleeper, 'awake' | 'change_ms' | 'first_token_ms'>,
+  { awake, change_ms }: Pick<TimedSleeper, 'awake' | 'change_ms'>,
+  idle_first_token_ms: number,
 ): RequestSlo {
-  const ttft_ms = Math.max(slo.ttft_ms, stretch * first_token_ms) + (awake ? 0 : change_ms);
+  const ttft_ms = Math.max(slo.ttft_ms, stretch * idle_first_token_ms) + (awake ? 0 : change_ms);
   return { ...slo, ttft_ms };
 }
 
@@ -51,7 +53,9 @@ export interface ChangeUnderWay {
 }
 
 /**
- * Whether `newcomer`, a request for `id` that something is promised to, may wait for its turn.
+ * Whether `newcomer`, a request for `id` that something is promised to, may wait for its turn. The first for one that
+ * sleeps may be late itself: who is refused is not seen to wait, and a neighbour that is always asked would never give
+ * the device up. It moves the turn, and those that follow are measured by it.
  * @param sleepers without it
  */
 export function admitToTurn(
@@ -67,7 +71,9 @@ export function admitToTurn(
   );
   const first_ms = firstTokens(joined, now_ms, change);
   const own_late_ms = latenessOf(newcomer, first_ms);
-  if (own_late_ms > tolerance_ms)
+  const own = sleepers.find((one) => one.id === id)!;
+  const movesTurn = !own.awake && own.waiting.length === 0;
+  if (!movesTurn && own_late_ms > tolerance_ms)
     return {
       admit: false,
       because: `its first token would come ${whole(own_late_ms)} ms late: others have their turns before`,
@@ -114,7 +120,18 @@ function firstTokens(
   );
   const first_ms = new Map<TimedRequest, number>();
   let now_ms = start_ms;
-  if (change) now_ms = changed(all, change.id, change.left_ms, now_ms);
+  const handOver = (next: Simulated): void => {
+    for (const request of next.waiting.splice(0)) {
+      first_ms.set(request, now_ms + next.first_token_ms);
+      next.ends_ms.push(now_ms + next.answer_ms);
+    }
+  };
+  if (change) {
+    now_ms = changed(all, change.id, change.left_ms, now_ms);
+    // Whoever is awake now gets what waits for it before it is looked again whose turn it is.
+    const next = all.find(({ id }) => id === change.id);
+    if (next) handOver(next);
+  }
   for (;;) {
     const seen = all.map((one) => ({ ...one, running: one.ends_ms.filter((end) => end > now_ms).length }));
     const turn = nextAwake(seen, now_ms);
@@ -122,10 +139,7 @@ function firstTokens(
     const next = all.find(({ id }) => id === turn.id)!;
     const isAwake = next.awake;
     if (!isAwake) now_ms = changed(all, next.id, next.change_ms, now_ms);
-    for (const request of next.waiting.splice(0)) {
-      first_ms.set(request, now_ms + next.first_token_ms);
-      next.ends_ms.push(now_ms + next.answer_ms);
-    }
+    handOver(next);
     if (isAwake) now_ms = nextLook(next, all, now_ms);
   }
 }

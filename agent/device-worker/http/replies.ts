@@ -1,17 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
 import { continuation, headers as headerNames, type OpenAiError } from '../../../spec/wire.ts';
-
-/** Codes that OpenAI's own clients know. */
-const openAiCodes: Record<string, string> = {
-  E_CONTEXT_LENGTH: 'context_length_exceeded',
-  E_MODEL_NOT_SERVED: 'model_not_found',
-  E_REQUEST_PARAMETER: 'unknown_parameter',
-  E_REQUEST_INVALID: 'invalid_value',
-  E_REQUEST_UNSUPPORTED: 'unsupported_value',
-  E_WORKER_BUSY: 'rate_limit_exceeded',
-  E_SLO_REFUSED: 'rate_limit_exceeded',
-};
+import { openAiCode, openAiType } from './openai-words.ts';
 
 /** Seconds after which to try again, where the error does not say. */
 const retry_after_s = 1;
@@ -20,13 +10,12 @@ function errorBody(error: HpcserveError): OpenAiError {
   const { param } = error.details;
   const reasons = error.because.length > 0 ? ` (${error.because.join('; ')})` : '';
   const said = `${error.message}${reasons}`;
-  const status = error.http_status;
   return {
     error: {
       message: `${said}${/[.?!]$/.test(said) ? '' : '.'} Try: ${error.try.join('; ')}`,
-      type: status === 429 ? 'rate_limit_error' : status < 500 ? 'invalid_request_error' : 'server_error',
+      type: openAiType(error.http_status),
       param: typeof param === 'string' ? param : null,
-      code: openAiCodes[error.code] ?? error.code,
+      code: openAiCode(error),
     },
   };
 }

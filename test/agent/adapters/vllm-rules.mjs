@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
-// not wake; one named `mute` sleeps and answers that it failed. A chat takes VLLM_RULES_ANSWER_MS. Completions are as
-// `vllm-protocol.mjs` has them.
+// not wake; one named `mute` sleeps and answers that it failed. A chat takes VLLM_RULES_ANSWER_MS; `sleep amid` is one that
+// is cut short by sleep. Completions are as `vllm-protocol.mjs` has them.
 import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { VllmProtocol } from './vllm-protocol.mjs';
@@ -16,6 +16,7 @@ const say = (word) => process.stdout.write(`${word}\n`);
 // Both are needed for the paths to be there.
 const canSleep = process.env.VLLM_SERVER_DEV_MODE === '1' && argv.includes('--enable-sleep-mode');
 let asleep = false;
+let computing = 0;
 // Where several are on one device: its memory, which one that is awake has to itself. `beside` is what would be out of memory.
 const device = process.env.VLLM_RULES_DEVICE;
 const take = () => {
@@ -44,6 +45,7 @@ createServer(async (request, response) => {
   if (asked === 'POST /invocations') return answer(200, { choices: [{ text: 'to anybody' }] });
   if (canSleep && asked === 'GET /is_sleeping') return answer(200, { is_sleeping: asleep });
   if (canSleep && asked === 'POST /sleep') {
+    if (computing > 0) say('sleep amid');
     say(`sleep ${searchParams.get('level') ?? 1}`);
     asleep = true;
     giveUp();
@@ -64,7 +66,9 @@ createServer(async (request, response) => {
   say(asleep ? 'asked asleep' : 'asked');
   if (asleep) return answer(503, { error: { message: 'the model is sleeping' } });
   const { cache_salt } = JSON.parse(body);
+  computing++;
   await new Promise((resolve) => setTimeout(resolve, Number(process.env.VLLM_RULES_ANSWER_MS ?? 0)));
+  computing--;
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
 }).listen(where, () => {
   say(`pid ${process.pid}`);

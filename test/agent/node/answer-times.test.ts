@@ -27,3 +27,21 @@ test('first tokens count once for each stream, the newest for a tenth', () => {
   times.pass(1000).began(1200);
   expect(times.first_token_ms).toBe(110);
 });
+
+test('what an idle engine takes to a first token does not grow with the load', () => {
+  const times = new AnswerTimes();
+  expect(times.idle_first_token_ms).toBe(0);
+  const busy = times.pass(0);
+  // None ran alone to its first token yet: by the least.
+  for (const took_ms of [900, 300, 700]) times.pass(0).began(took_ms);
+  expect(times.idle_first_token_ms).toBe(300);
+  busy.began(400);
+  expect(times.idle_first_token_ms).toBe(400);
+  for (let at = 0; at < 1000; at++) {
+    const queued = times.pass(1000 * at);
+    queued.began(1000 * at + 5000);
+    queued.ended(1000 * at + 9000, true);
+  }
+  expect(times.first_token_ms).toBeCloseTo(5000);
+  expect(times.idle_first_token_ms).toBe(400);
+});

@@ -1,9 +1,12 @@
 /** Several engines that may sleep, on one device: one is awake, and requests decide which. */
-import { chmod, mkdir, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import type { AgentState } from '../../../spec/agent-state.ts';
+import type { SessionRecord } from '../../../spec/session-record.ts';
+import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
 import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { Site, unitOf } from '../support.ts';
@@ -24,6 +27,16 @@ async function installed(site: Site): Promise<Record<string, string>> {
 }
 
 const sleeping = (name: string) => unitOf({ name, engine_args: ['--enable-sleep-mode'] }, { engine: 'vllm' });
+const promised = (name: string) =>
+  unitOf({ name, engine_args: ['--enable-sleep-mode'], slo: { ttft_ms: 100 } }, { engine: 'vllm' });
+
+const reportOf = (state: AgentState, unit: string) =>
+  state.sessions.find((session) => session.unit === unit)?.turns;
+/** How many wait for a turn now: the agent writes it down where something else changes, too. */
+async function waitingFor(site: Site, record: SessionRecord): Promise<number> {
+  const { body } = await site.pool(record).request({ method: 'GET', path: agentPaths.state });
+  return reportOf((await body.json()) as AgentState, record.metadata.unit!)!.waiting;
+}
 
 test('three start one after the other, and each is woken when its turn comes; two are never awake', async () => {
   await using site = await Site.open();
@@ -77,12 +90,7 @@ test('one that ends leaves the device to the others, and comes back when it can'
 
 test('what would break a promise is refused with a time; what is certain, or promised nothing, waits', async () => {
   await using site = await Site.open();
-  const level = { ttft_ms: 100 };
-  const units = [
-    unitOf({ name: 'one', engine_args: ['--enable-sleep-mode'], slo: level }, { engine: 'vllm' }),
-    unitOf({ name: 'two', engine_args: ['--enable-sleep-mode'], slo: level }, { engine: 'vllm' }),
-    sleeping('free'),
-  ];
+  const units = [promised('one'), promised('two'), sleeping('free')];
   const slow = { ...(await installed(site)), VLLM_RULES_ANSWER_MS: '4000' };
   const agent = await site.start(units, {}, slow);
   const names = ['one', 'two', 'free'];
@@ -98,19 +106,99 @@ test('what would break a promise is refused with a time; what is certain, or pro
   const asked = async (unit: string) =>
     (await agent.engineLog(unit)).filter((line) => line === 'asked').length;
   await eventually(async () => ((await asked('two-0')) === 2 ? true : undefined), 'the long one');
+  // The first is let in, late as it is; those that follow are measured by it.
+  const first = ask(one);
+  await eventually(async () => (await waitingFor(site, one!)) === 1 || undefined, 'it waits');
   const refused = await ask(one);
-  expect([refused.status, JSON.parse(refused.text).error.code]).toEqual([429, 'E_SLO_REFUSED']);
+  expect([refused.status, JSON.parse(refused.text).error]).toMatchObject([
+    429,
+    { type: 'rate_limit_error', code: 'rate_limit_exceeded' },
+  ]);
+  expect((await ask(one)).status).toBe(429);
   expect(refused.text).toMatch(/its first token would come \d+ ms late: others have their turns before/);
   expect(refused.after).toBeGreaterThanOrEqual(1);
   expect(refused.after).toBeLessThanOrEqual(4);
   const [certain, unpromised] = await Promise.all([ask(one, { 'x-hpcserve-continues': '1' }), ask(free)]);
-  expect([(await long).status, certain.status, unpromised.status]).toEqual([200, 200, 200]);
-  const reportOf = (state: AgentState, unit: string) =>
-    state.sessions.find((session) => session.unit === unit)?.turns;
+  const let_in = [await long, await first, certain, unpromised];
+  expect(let_in.map(({ status }) => status)).toEqual([200, 200, 200, 200]);
   const state = await agent.stateWhere(
     (seen) => reportOf(seen, 'free-0')?.waited === 1 && reportOf(seen, 'one-0')?.waiting === 0,
     'turns in the state',
   );
-  expect(reportOf(state, 'one-0')).toMatchObject({ refused: 1, change_ms: expect.any(Number) });
+  // The log has them together, once a minute.
+  const log = await readFile(join(agent.launch.launch_folder, 'n0.agent.log'), 'utf8');
+  expect(log.match(/requests are refused/g)).toHaveLength(1);
+  expect(reportOf(state, 'one-0')).toMatchObject({ refused: 2, change_ms: expect.any(Number) });
   expect(reportOf(state, 'free-0')).toMatchObject({ refused: 0, waiting: 0 });
+}, 120_000);
+
+test('one that is always asked gives the device up to another that something is promised to', async () => {
+  await using site = await Site.open();
+  const slow = { ...(await installed(site)), VLLM_RULES_ANSWER_MS: '2000' };
+  const agent = await site.start(['busy', 'rare'].map(promised), {}, slow);
+  const [busy, rare] = await Promise.all(['busy', 'rare'].map((name) => site.serving(name, 60_000)));
+  const ask = async (record: typeof busy): Promise<number> => {
+    const { body, statusCode } = await site.ask(record!, 'hello');
+    await body.dump();
+    return statusCode;
+  };
+  let isOver = false;
+  const keepAsking = async (after_ms: number): Promise<number> => {
+    await delay(after_ms);
+    let answered = 0;
+    while (!isOver) {
+      if ((await ask(busy)) === 200) answered++;
+      else await delay(200);
+    }
+    return answered;
+  };
+  // At each moment one of its answers has more left than is promised to the other.
+  const neighbours = [keepAsking(0), keepAsking(1000)];
+  await eventually(
+    async () => (await agent.engineLog('busy-0')).filter((line) => line === 'asked').length >= 4 || undefined,
+    'answers',
+    60_000,
+  );
+  expect(await ask(rare)).toBe(200);
+  isOver = true;
+  for (const answered of await Promise.all(neighbours)) expect(answered).toBeGreaterThan(0);
+}, 120_000);
+
+test('who leaves or is refused waits no more, and no engine sleeps while it computes', async () => {
+  await using site = await Site.open();
+  const slow = { ...(await installed(site)), VLLM_RULES_ANSWER_MS: '6000' };
+  const agent = await site.start([promised('next'), sleeping('awake')], {}, slow);
+  const [next, awake] = await Promise.all(['next', 'awake'].map((name) => site.serving(name, 60_000)));
+  const ask = async (record: typeof next, more: { signal?: AbortSignal } = {}): Promise<number> => {
+    const { body, statusCode } = await site.ask(record!, 'hello', more);
+    await body.dump();
+    return statusCode;
+  };
+  let isAnswered = false;
+  const long = ask(awake).finally(() => {
+    isAnswered = true;
+  });
+  const words = () => agent.engineLog('awake-0');
+  await eventually(async () => (await words()).includes('asked') || undefined, 'the long one');
+  // Something is promised there: the turn of the one that is awake is over, and it gets nothing new.
+  const other = ask(next);
+  await eventually(async () => (await waitingFor(site, next!)) === 1 || undefined, 'it waits');
+  const gone = new AbortController();
+  const left = ask(awake, gone).catch((error: Error) => error.name);
+  await eventually(async () => (await waitingFor(site, awake!)) === 1 || undefined, 'one more waits');
+  gone.abort();
+  await eventually(async () => (await waitingFor(site, awake!)) === 0 || undefined, 'it waits no more');
+  expect(await left).toBe('AbortError');
+  const image = { type: 'image_url', image_url: { url: 'http://169.254.169.254/' } };
+  const refused = await site.pool(awake!).request({
+    method: 'POST',
+    path: '/v1/chat/completions',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: [image] }] }),
+  });
+  await refused.body.dump();
+  expect([refused.statusCode, await waitingFor(site, awake!), isAnswered]).toEqual([400, 0, false]);
+  expect(await Promise.all([long, other])).toEqual([200, 200]);
+  const told = await words();
+  expect([told.includes('sleep 1'), told.includes('sleep amid')]).toEqual([true, false]);
 }, 120_000);

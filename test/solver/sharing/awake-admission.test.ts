@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { admitToTurn, promisedOnTurn, type TimedSleeper } from '../../../solver/sharing/awake-admission.ts';
+import { nextAwake } from '../../../solver/sharing/awake-turn.ts';
 
 const asked = (arrival_ms: number, ttft_ms = 2000): TimedSleeper['waiting'][number] => ({
   arrival_ms,
@@ -19,9 +20,11 @@ const sleeper = (id: string, changes: Partial<TimedSleeper> = {}): TimedSleeper 
   ...changes,
 });
 
+const running = (one: TimedSleeper) => ({ ...one, running: one.left_ms.length });
+
 describe('a request for an engine that waits for its turn', () => {
   it('is let in where its first token is foreseen in time, and else told when to come again', () => {
-    const own = sleeper('own');
+    const own = sleeper('own', { waiting: [asked(0)] });
     const awake = (left_ms: number[], awake_since_ms = -10_000): TimedSleeper =>
       sleeper('awake', { awake: true, left_ms, awake_since_ms });
     expect(admitToTurn([own, awake([])], 'own', asked(0), 0)).toEqual({ admit: true });
@@ -34,6 +37,23 @@ describe('a request for an engine that waits for its turn', () => {
     });
     // One that became awake just now has a turn of four changes before it.
     expect(admitToTurn([own, awake([5000], 0)], 'own', asked(0), 0)).toMatchObject({ retry_after_ms: 4100 });
+  });
+
+  it('is let in late where it is the first for one that sleeps: it moves the turn, as one refused cannot', () => {
+    // Always asked: at each moment some answer has more left than is promised to others.
+    const busy = sleeper('busy', { awake: true, left_ms: [400, 2500], awake_since_ms: -10_000 });
+    const own = sleeper('own');
+    expect(nextAwake([own, busy].map(running), 0)).toBeUndefined();
+    expect(admitToTurn([own, busy], 'own', asked(0), 0)).toEqual({ admit: true });
+    const moved = { ...own, waiting: [asked(0)] };
+    expect(nextAwake([moved, busy].map(running), 0)?.id).toBe('own');
+    // Those that follow are measured, and so is one for an engine that is awake, or that breaks another's promise.
+    expect(admitToTurn([moved, busy], 'own', asked(0), 0)).toMatchObject({ retry_after_ms: 1600 });
+    expect(admitToTurn([moved, busy], 'busy', asked(0, -1), 0)).toMatchObject({ admit: false });
+    const other = sleeper('other', { waiting: [asked(0, 4000)] });
+    expect(admitToTurn([own, busy, other], 'own', asked(0, 1500), 0)).toMatchObject({
+      because: expect.stringContaining('a request of other'),
+    });
   });
 
   it('is refused where a request of another, which was let in, would be late for it', () => {
@@ -64,7 +84,8 @@ describe('a request for an engine that waits for its turn', () => {
   });
 
   it('counts in a change and a start that are under way', () => {
-    const [own, other] = [sleeper('own'), sleeper('other')];
+    const own = sleeper('own', { waiting: [asked(0)] });
+    const other = sleeper('other');
     const coming = { id: 'other', left_ms: 500 };
     const late = { ...other, waiting: [asked(0)] };
     // The other is awake at 500, answers until 3500, and then the change to it: 1000.
@@ -75,15 +96,24 @@ describe('a request for an engine that waits for its turn', () => {
     });
   });
 
+  it('counts in that whoever a change is to gets what waits for it, though nothing is promised there', () => {
+    const own = sleeper('own', { waiting: [asked(0)] });
+    const free = sleeper('free', { promised: false, waiting: [asked(0)] });
+    // Awake at 500, it answers until 3500, and then the change to the other: 1000.
+    expect(admitToTurn([own, free], 'own', asked(0), 0, { id: 'free', left_ms: 500 })).toMatchObject({
+      retry_after_ms: 2600,
+    });
+  });
+
   it('is promised what counts from when its engine is awake, and no less than what that can do alone', () => {
     const slo = { ttft_ms: 500, tpot_ms: 50 };
-    const of = { awake: true, change_ms: 3000, first_token_ms: 100 };
-    expect(promisedOnTurn(slo, of)).toEqual(slo);
-    expect(promisedOnTurn(slo, { ...of, first_token_ms: 400 }).ttft_ms).toBe(800);
+    const of = { awake: true, change_ms: 3000 };
+    expect(promisedOnTurn(slo, of, 100)).toEqual(slo);
+    expect(promisedOnTurn(slo, of, 400).ttft_ms).toBe(800);
     const asleep = { ...of, awake: false };
-    expect(promisedOnTurn(slo, asleep).ttft_ms).toBe(3500);
-    const own = sleeper('own', asleep);
-    const request = asked(0, promisedOnTurn(slo, asleep).ttft_ms);
+    expect(promisedOnTurn(slo, asleep, 100).ttft_ms).toBe(3500);
+    const request = asked(0, promisedOnTurn(slo, asleep, 100).ttft_ms);
+    const own = sleeper('own', { ...asleep, waiting: [request] });
     expect(admitToTurn([own, sleeper('other', { awake: true })], 'own', request, 0)).toEqual({ admit: true });
   });
 
@@ -95,8 +125,14 @@ describe('a request for an engine that waits for its turn', () => {
     });
     fc.assert(
       fc.property(one, one, fc.integer({ min: 1, max: 30_000 }), (own, other, left_ms) => {
-        const sleepers = (now_ms: number): TimedSleeper[] => [
+        const level = promisedOnTurn(
+          { ttft_ms: 1000, tpot_ms: 250 },
           sleeper('own', own),
+          own.first_token_ms,
+        );
+        const request = (now_ms: number) => ({ ...asked(now_ms), service_level: level });
+        const sleepers = (now_ms: number): TimedSleeper[] => [
+          sleeper('own', { ...own, waiting: [request(0)] }),
           sleeper('other', {
             ...other,
             awake: true,
@@ -104,10 +140,6 @@ describe('a request for an engine that waits for its turn', () => {
             left_ms: now_ms < left_ms ? [left_ms - now_ms] : [],
           }),
         ];
-        const request = (now_ms: number) => {
-          const level = promisedOnTurn({ ttft_ms: 1000, tpot_ms: 250 }, sleepers(0)[0]!);
-          return { ...asked(now_ms), service_level: level };
-        };
         const first = admitToTurn(sleepers(0), 'own', request(0), 0);
         if (first.admit) return;
         const then_ms = first.retry_after_ms;
