@@ -6,7 +6,7 @@ import type { AgentState } from '../../spec/agent-state.ts';
 import type { StageTime } from '../../spec/engine-contract.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { RefactorStage } from '../../spec/refactor.ts';
-import type { LaunchObservation, Observation } from '../reconcile/observe.ts';
+import { isLive, type LaunchObservation, type Observation } from '../reconcile/observe.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { isOfGroup } from '../state/pipeline-groups.ts';
@@ -47,14 +47,17 @@ export function heldPipelines(state: DeploymentState, { launches }: Observation)
   });
 }
 
-/** Of the jobs of one pipeline, as of one job: their nodes are counted as its unit counts them. */
+/**
+ * Of the jobs of one pipeline, as of one job: their nodes are counted as its unit counts them. Those of a job that is
+ * over have written what they had, and have it no more.
+ */
 function agentsOfGroup(
   group: string,
   wanted: readonly LaunchRecord[],
   launches: Observation['launches'],
 ): AgentState[] {
   return wanted
-    .filter((launch) => isOfGroup(launch, group))
+    .filter((launch) => isOfGroup(launch, group) && isLive(launch, launches.get(launch.launch_id)?.job))
     .flatMap(({ launch_id, planned }) => {
       const { node_index: first } = planned.part!;
       const agents = launches.get(launch_id)?.agents ?? [];

@@ -1,6 +1,7 @@
 /** What a deployment amounts to, in one word and with the reasons; pure. */
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
 import { describeJobEnd } from '../runner/agent-end.ts';
 import { type DeploymentState, isKept, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
 import { sentenceOf } from '../state/findings.ts';
@@ -99,7 +100,10 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   return { phase: withOthers(phase, state, counts), reasons, ...counts };
 }
 
-/** Replicas as they stand; one whose stages are on several jobs is lost with any of them, until another replaces it. */
+/**
+ * Replicas as they stand; one over several jobs is lost with any of them, until another replaces it: but where the
+ * others have all of its stages.
+ */
 function replicasOf(wanted: readonly LaunchRecord[], { launches }: Observation): UnitStatus[] {
   const lost = new Set(
     wanted.flatMap(({ launch_id, phase, planned: { part } }) => {
@@ -107,11 +111,23 @@ function replicasOf(wanted: readonly LaunchRecord[], { launches }: Observation):
       return part && isOver ? [part.group] : [];
     }),
   );
-  return wanted.flatMap(({ launch_id, planned: { part } }) => {
+  return wanted.flatMap(({ launch_id, planned: { part, units: planned } }) => {
     const units = launches.get(launch_id)?.units ?? [];
     if (part === undefined || !lost.has(part.group)) return units;
-    return units.map((unit): UnitStatus => (unit.state === 'failed' ? unit : { ...unit, state: 'lost' }));
+    return units.map((unit): UnitStatus => {
+      const isWhole = unit.state === 'serving' && hasAllStages(unit, planned);
+      return isWhole || unit.state === 'failed' ? unit : { ...unit, state: 'lost' };
+    });
   });
+}
+
+/** Whether processes that run have all of a pipeline, however it is cut now. */
+function hasAllStages({ unit, stages = [] }: UnitStatus, planned: readonly UnitSpec[]): boolean {
+  const operators = planned.find((each) => each.unit === unit)?.stages?.at(-1)?.end;
+  const running = stages.filter(({ runs }) => runs).sort((a, b) => a.begin - b.begin);
+  let next = 0;
+  for (const { begin, end } of running) if (begin === next) next = end;
+  return next === operators;
 }
 
 /** The word that is true of all of it: of those that are wanted, those before them, and who acts on it. */

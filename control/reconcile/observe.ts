@@ -170,7 +170,7 @@ export function observe(
   const seen = state.launches.map((launch): SeenLaunch => {
     const folder = store.launchFolder(state.name, launch.launch_id);
     const job = launch.job_id === undefined ? undefined : (poll.jobs.get(launch.job_id) ?? launch.last);
-    const live = launch.phase !== 'ended' && job?.phase !== 'ended' && job?.phase !== 'unknown';
+    const live = isLive(launch, job);
     if (live && launch.phase === 'submitted' && !existsSync(folder))
       problems.push(`the folder of launch ${launch.launch_id} is gone: ${folder}`);
     const agents = readAgentStates(folder, problems).filter((agent) => !isOfEarlierRun(agent, job));
@@ -198,6 +198,11 @@ export function observe(
     launches.get(launch.launch_id)!.serving_units = servingInGroup(launch, seen, launches);
   }
   return { at_ms: now_ms, launches, problems };
+}
+
+/** Neither a launch nor its job is over. */
+export function isLive({ phase }: LaunchRecord, job: JobSnapshot | undefined): boolean {
+  return phase !== 'ended' && job?.phase !== 'ended' && job?.phase !== 'unknown';
 }
 
 interface SeenLaunch {

@@ -119,6 +119,33 @@ it('are lost together for those who wait for the replica', async () => {
   });
 });
 
+it('are not lost with one that has none of its stages any more', async () => {
+  const [first, second] = await serving();
+  const stage = { unit: 'cut-0', model: 'm' };
+  const session = {
+    ...{ session_id: 's', role: 'device-worker', unit: 'cut-0', units: ['cut-0'], pid: 1, engine: 'native' },
+    models: [
+      {
+        ...{ name: 'm', aliases: [], state: 'serving', precision: 'Q8_0' },
+        ...{ context_tokens: 1024, bytes_loaded: 100, bytes_total: 100 },
+      },
+    ],
+  } as unknown as AgentState['sessions'][number];
+  const has = (end: number): void => {
+    const stages = [{ ...stage, stage: 0, stages: 1, begin: 0, end }];
+    writeAgentState(place.store, first, { sessions: [{ ...session, stages }] });
+  };
+  const operators = first.planned.units[0]!.stages!.at(-1)!.end;
+  runner.end(second.job_id!, { state: 'FAILED' });
+  has(operators);
+  const whole = await reconciler().pass('demo');
+  expect(assess(whole.state, whole.observation)).toMatchObject({ replicas_failed: 0, replicas_serving: 2 });
+  // As one says that has not seen yet that the other is gone.
+  has(operators - 1);
+  const half = await reconciler().pass('demo');
+  expect(assess(half.state, half.observation)).toMatchObject({ replicas_failed: 1, replicas_serving: 1 });
+});
+
 it('one that ends is replaced alone, in its place of the pipeline', async () => {
   const [first, second, alone] = await serving();
   runner.end(second.job_id!, { state: 'PREEMPTED' });

@@ -357,6 +357,15 @@ describe('another number of stages that cannot be', () => {
     ]);
     const { stages } = planChange(pipeline!, 4, question, 0);
     expect(stages.map(({ node }) => node).sort()).toEqual(['n0', 'n0', 'n1', 'n1']);
+    // Devices of a job that is over are none: what its agent wrote last is still there.
+    const home = inJobs(state, ['n0', 'n1']);
+    const [first, second] = [...home.launches.values()];
+    for (const [at, stage] of first!.units[0]!.stages!.entries())
+      Object.assign(stage, { node: 'n0', device: `gpu ${at}` });
+    const nodes = (): string[] => heldPipelines(state, home)[0]!.devices.map(({ node }) => node);
+    expect(nodes()).toEqual(['n0', 'n0', 'n1', 'n1']);
+    Object.assign(second!, { job: { job_id: '2', phase: 'ended', state: 'FAILED' } });
+    expect(nodes()).toEqual(['n0', 'n0']);
     expect(() => planChange(pipeline!, 5, question, 0)).toThrow(
       expect.objectContaining({ because: ['its 2 jobs have 4 devices for it'] }),
     );
