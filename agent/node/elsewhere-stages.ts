@@ -39,18 +39,22 @@ export class ElsewhereStages {
     });
   }
 
-  /** @returns the identities of its devices, or why not */
-  async prepare(unit: string, layout: StageLayout): Promise<string[] | { refused: string }> {
+  /** @returns the identities of its devices, or why not, and which ring it has */
+  async prepare(
+    unit: string,
+    layout: StageLayout,
+  ): Promise<string[] | { refused: string; ring?: number | undefined }> {
     const answer = await this.#ask({ type: 'prepare', unit, layout });
     if (answer?.type === 'prepared') return answer.identities;
-    return { refused: answer?.type === 'refused' ? answer.because : 'its agent does not answer' };
+    if (answer?.type !== 'refused') return { refused: 'its agent does not answer' };
+    return { refused: answer.because, ring: answer.ring };
   }
 
-  /** It is over. @returns whether the node knows */
-  async settle(unit: string, layout: StageLayout, isDone: boolean): Promise<boolean> {
+  /** It is over. @returns the ring that the node has, a later one than that of the layout perhaps; undefined: it does not know */
+  async settle(unit: string, layout: StageLayout, isDone: boolean): Promise<number | undefined> {
     const answer = await this.#ask({ type: 'settle', unit, layout, isDone });
     this.close();
-    return answer?.type === 'settled';
+    return answer?.type === 'settled' ? (answer.ring ?? layout.ring) : undefined;
   }
 
   close(): void {

@@ -57,6 +57,12 @@ export class NodeStages {
       .find(({ unit }) => unit === name);
   }
 
+  /** Of the layout that the node has of a unit; 0: of its launch. Undefined where it has nothing of it. */
+  ring(name: string): number | undefined {
+    const unit = this.unit(name);
+    return unit && (unit.ring ?? 0);
+  }
+
   /** The devices load what they lack, and reach for their neighbours. Who drives the change tells the first stage. */
   async prepare(unit: string, layout: StageLayout, devices: readonly LayoutDevice[]): Promise<void> {
     const nodes = layout.stages.map(({ node_index }) => node_index);
@@ -81,7 +87,7 @@ export class NodeStages {
   async change(unit: GroupUnit, layout: StageLayout, ready: readonly LayoutDevice[]): Promise<void> {
     const { supervisors, tunnels } = this.#options;
     const nodes = layout.stages.map(({ node_index }) => node_index);
-    if ((this.unit(unit.unit)?.ring ?? 0) >= layout.ring) return;
+    if ((this.ring(unit.unit) ?? 0) >= layout.ring) return;
     if (!tunnels.has(unit.unit, layout.ring)) await tunnels.open(unit.unit, layout.ring, nodes);
     for (const supervisor of supervisors()) {
       if (nameOf(supervisor) === undefined) continue;

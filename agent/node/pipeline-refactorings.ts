@@ -9,7 +9,14 @@ import { ElsewhereStages } from './elsewhere-stages.ts';
 import type { AgentLog } from './log.ts';
 import type { LayoutDevice, NodeStages } from './node-stages.ts';
 import type { PipelineAgents } from './pipeline-agents.ts';
-import { canChange, keepStageLayout, type StageLayout } from './stage-layout.ts';
+import {
+  canChange,
+  cannot_change,
+  keepStageLayout,
+  keptStageLayout,
+  plannedLayout,
+  type StageLayout,
+} from './stage-layout.ts';
 import type { UnitSupervisor } from './unit-supervisor.ts';
 import { UntoldNodes } from './untold-nodes.ts';
 
@@ -53,12 +60,14 @@ export class PipelineRefactorings {
     this.#changes = Math.max(0, ...[...layouts.values()].map(({ ring }) => ring));
     this.#untold = new UntoldNodes({
       others: (unit) => this.#others(unit),
+      behind: (unit, layout, ring) => this.#follow(unit, layout, ring),
       log,
     });
-    // The agent that was here before may have gone before all knew.
+    // The agent that was here before may have gone before all knew, or not be gone, and drive another change.
     for (const unit of units) {
-      const layout = layouts.get(unit.unit);
-      if (layout?.stages[0]?.node_index === node_index)
+      if (unit.stages === undefined || (unit.nodes ?? 1) === 1) continue;
+      const layout = layouts.get(unit.unit) ?? plannedLayout(unit);
+      if (layout.stages[0]?.node_index === node_index)
         this.#untold.add(unit, layout, otherNodes(unit, node_index));
     }
   }
@@ -99,7 +108,12 @@ export class PipelineRefactorings {
     stages: readonly RefactorStage[],
     signal: AbortSignal,
   ): Promise<RefactorOutcome> {
-    const { stages: own, log } = this.#options;
+    const { stages: own, launch, log } = this.#options;
+    if (!canChange(launch, unit))
+      throw new HpcserveError('E_REFACTOR_DEVICE', {
+        what: `the stages of ${unit.model.name} cannot change`,
+        because: cannot_change,
+      });
     const layout = this.#layoutOf(unit, stages);
     await this.#allKnow(unit, layout);
     const devices = own.devices(unit, layout);
@@ -144,7 +158,7 @@ export class PipelineRefactorings {
   }
 
   #nodeIndexOf(unit: GroupUnit, device: string, node: string | undefined): number {
-    const { node: own, node_index, launch, agents } = this.#options;
+    const { node: own, node_index, agents } = this.#options;
     if (node === undefined) return node_index;
     const refused = (because: string): HpcserveError =>
       new HpcserveError('E_REFACTOR_DEVICE', {
@@ -155,7 +169,6 @@ export class PipelineRefactorings {
     if (there.length + Number(node === own) > 1)
       throw refused('several of its jobs are on that node, and each counts its devices from 0');
     if (node === own) return node_index;
-    if (!canChange(launch)) throw refused('its jobs were submitted by an earlier version: their stages stay');
     const found = there[0]?.metadata.node_index;
     if (found === undefined) throw refused('no agent of its replica is known to serve on that node');
     if (found < unit.node_index || found >= unit.node_index + (unit.nodes ?? 1))
@@ -179,7 +192,7 @@ export class PipelineRefactorings {
     if (!wanted) return;
     throw new HpcserveError('E_REFACTOR_DEVICE', {
       what: `${wanted.device} of another node cannot take a stage of ${unit.model.name}`,
-      because: `node ${wanted.node_index} of its replica does not know the stages that it has now: its agent does not answer`,
+      because: `node ${wanted.node_index} of its replica does not know the stages that it has now: its agent does not answer, or has later ones`,
     });
   }
 
@@ -211,7 +224,11 @@ export class PipelineRefactorings {
           what: `node ${there.node} cannot take stages of ${unit.model.name}`,
           because,
         });
-      if ('refused' in answer) throw refused(answer.refused);
+      if ('refused' in answer) {
+        // The next one tries with a later ring.
+        this.#changes = Math.max(this.#changes, answer.ring ?? 0);
+        throw refused(answer.refused);
+      }
       if (answer.length !== theirs.length) throw refused(`it has ${answer.length} devices for them`);
       for (const [index, [stage]] of theirs.entries()) identities.set(stage, answer[index]!);
     }
@@ -276,6 +293,31 @@ export class PipelineRefactorings {
     return { epoch: outcome.epoch, pause_ms, bytes_moved, duration_ms };
   }
 
+  /**
+   * Another agent with the same place has driven a change that this one did not know of when it began: what it kept
+   * counts, as far as it was kept; else this layout, by a later ring, so that all have the same.
+   */
+  async #follow(unit: UnitSpec, layout: StageLayout, ring: number): Promise<void> {
+    const { launch, stages, node_index, log } = this.#options;
+    // A change that is under way ends first; then they are told again.
+    if (this.#changing.has(unit.unit)) return;
+    this.#changing.add(unit.unit);
+    try {
+      const kept = keptStageLayout(launch, unit);
+      const next = kept && kept.ring >= ring ? kept : { ...layout, ring: ring + 1 };
+      log.warn({ unit: unit.unit, ring, own: layout.ring, next }, 'another node has a later layout');
+      this.#changes = Math.max(this.#changes, next.ring);
+      if (next !== kept) keepStageLayout(launch, unit, next);
+      const own = stages.unit(unit.unit);
+      if (own) await stages.change(own, next, []);
+      this.#untold.add(unit, next, otherNodes(unit, node_index));
+    } catch (error) {
+      log.error({ unit: unit.unit, error: String(error) }, 'a later layout cannot be followed: tried again');
+    } finally {
+      this.#changing.delete(unit.unit);
+    }
+  }
+
   /** One that does not hear it gives back what it prepared as its connection breaks. */
   async #tellKept(
     { unit }: GroupUnit,
@@ -295,7 +337,8 @@ export class PipelineRefactorings {
     const untold = new Set(otherNodes(unit, node_index));
     await Promise.all(
       elsewhere.map(async (there) => {
-        if (await there.settle(unit.unit, layout, true)) untold.delete(there.node_index);
+        const ring = await there.settle(unit.unit, layout, true);
+        if (ring === layout.ring) untold.delete(there.node_index);
       }),
     );
     this.#untold.add(unit, layout, untold);

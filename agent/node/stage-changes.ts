@@ -10,7 +10,14 @@ import { JsonLines } from './json-lines.ts';
 import type { AgentLog } from './log.ts';
 import type { LayoutDevice, NodeStages } from './node-stages.ts';
 import { acceptUpgrade, type PipelineAgents } from './pipeline-agents.ts';
-import { keptStageLayout, type StageLayout, stageLayoutSchema } from './stage-layout.ts';
+import {
+  canChange,
+  cannot_change,
+  keptStageLayout,
+  type StageLayout,
+  stageLayoutSchema,
+  toldLayoutSchema,
+} from './stage-layout.ts';
 
 export const changes_protocol = 'hpcserve-stage-change';
 
@@ -18,18 +25,24 @@ export const changes_protocol = 'hpcserve-stage-change';
 const orderSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('prepare'), unit: z.string(), layout: stageLayoutSchema }),
   /** It is over. @param isDone the pipeline has this layout now; else it keeps the one before */
-  z.object({ type: z.literal('settle'), unit: z.string(), layout: stageLayoutSchema, isDone: z.boolean() }),
+  z.object({ type: z.literal('settle'), unit: z.string(), layout: toldLayoutSchema, isDone: z.boolean() }),
 ]);
 export type ChangeOrder = z.infer<typeof orderSchema>;
+
+/**
+ * That the node has of the unit, which may be a later one: of an agent that was taken to be lost, and drove a change all
+ * the same. Absent: it has nothing of it, or is of an earlier version.
+ */
+const ringSchema = z.int().min(0).optional();
 
 /** From an agent whose devices take part. */
 export const changeAnswerSchema = z.discriminatedUnion('type', [
   /** @param identities of its devices in the layout, in the order of computation */
   z.object({ type: z.literal('prepared'), identities: z.array(z.string()) }),
-  z.object({ type: z.literal('refused'), because: z.string() }),
+  z.object({ type: z.literal('refused'), because: z.string(), ring: ringSchema }),
   /** The worker of one of the devices is gone. */
   z.object({ type: z.literal('ended'), because: z.string() }),
-  z.object({ type: z.literal('settled') }),
+  z.object({ type: z.literal('settled'), ring: ringSchema }),
 ]);
 export type ChangeAnswer = z.infer<typeof changeAnswerSchema>;
 
@@ -101,13 +114,18 @@ export class StageChanges {
     order: ChangeOrder,
     lines: JsonLines<ChangeOrder, ChangeAnswer>,
   ): Promise<Prepared | undefined> {
+    const { stages } = this.#options;
     try {
       if (order.type === 'prepare') return await this.#prepare(order, lines);
       await this.#settle(order.unit, order.layout, order.isDone);
-      lines.send({ type: 'settled' });
+      lines.send({ type: 'settled', ring: stages.ring(order.unit) });
     } catch (error) {
       const { message, because } = HpcserveError.from(error);
-      lines.send({ type: 'refused', because: [message, ...because].join(': ') });
+      lines.send({
+        type: 'refused',
+        because: [message, ...because].join(': '),
+        ring: stages.ring(order.unit),
+      });
     }
     return undefined;
   }
@@ -116,13 +134,19 @@ export class StageChanges {
     { unit: name, layout }: ChangeOrder,
     lines: JsonLines<ChangeOrder, ChangeAnswer>,
   ): Promise<Prepared | undefined> {
-    const { node, stages, log } = this.#options;
+    const { node, stages, launch, log } = this.#options;
     // Of a change whose agent is gone: one is under way at a time.
     const before = this.#prepared.get(name);
     if (before) await this.#settle(name, before.layout, false);
     const unit = stages.unit(name);
-    if (!unit) {
-      lines.send({ type: 'refused', because: `${node} has no device for ${name}` });
+    const ring = stages.ring(name);
+    let refused: string | undefined;
+    if (!unit) refused = `${node} has no device for ${name}`;
+    else if (!canChange(launch, unit)) refused = cannot_change;
+    else if (ring !== undefined && ring >= layout.ring)
+      refused = `${node} has stages of change ${ring}, and is asked for those of change ${layout.ring}`;
+    if (!unit || refused !== undefined) {
+      lines.send({ type: 'refused', because: refused!, ring });
       return undefined;
     }
     const devices = stages.devices(unit, layout);

@@ -26,6 +26,9 @@ export const stageLayoutSchema = z.object({
 });
 export type StageLayout = z.infer<typeof stageLayoutSchema>;
 
+/** As agents tell it one another: 0 is the ring of its launch. */
+export const toldLayoutSchema = stageLayoutSchema.extend({ ring: z.int().min(0) });
+
 type LaunchFolder = Pick<LaunchSpec, 'launch_folder' | 'part'>;
 
 /**
@@ -43,10 +46,16 @@ function pathOf(
   return part.folder === undefined ? undefined : join(part.folder, launchFiles.stages(part.group));
 }
 
-/** Whether all agents that have stages of a unit learn of another layout, later ones among them. */
-export function canChange({ part }: LaunchFolder): boolean {
-  return part === undefined || part.folder !== undefined;
+/**
+ * Whether an agent that starts again finds another layout of a unit. Where one of those that have stages of it does not,
+ * it begins with stages that the others do not have.
+ */
+export function canChange({ part }: LaunchFolder, { nodes = 1 }: UnitSpec): boolean {
+  return nodes === 1 || part === undefined || part.folder !== undefined;
 }
+
+/** Why not, of an agent that would not find it. */
+export const cannot_change = 'its job was submitted by an earlier version: its stages stay';
 
 /**
  * Keeps the layout of a unit whose stages lie on several nodes: an agent that starts again has its own from there.
@@ -107,6 +116,20 @@ function readOrReport(launch: LaunchFolder, unit: UnitSpec, log: AgentLog): Stag
 export function plannedNodes(unit: UnitSpec): number[] {
   const { stages = [], node_index } = unit;
   return stages.map((_, stage) => node_index + Math.floor(stage / stagesPerNode(unit)));
+}
+
+/** The layout of a unit that has not changed. */
+export function plannedLayout(unit: UnitSpec): StageLayout {
+  const { stages = [], device_kind, first_device } = unit;
+  const nodes = plannedNodes(unit);
+  return {
+    ring: 0,
+    stages: stages.map((cut, stage) => ({
+      node_index: nodes[stage]!,
+      device: `${device_kind} ${first_device + (stage % stagesPerNode(unit))}`,
+      ...cut,
+    })),
+  };
 }
 
 /** What a device of a node has of a unit in a layout; a stage behind the last one where it has none. */

@@ -1,10 +1,17 @@
 import type { UnitSpec } from '../../spec/launch.ts';
-import type { ElsewhereStages } from './elsewhere-stages.ts';
 import type { AgentLog } from './log.ts';
 import type { StageLayout } from './stage-layout.ts';
 
 /** Between two tries to tell nodes that did not answer. Lower: they know sooner; higher: less is asked of lost ones. */
 const retry_ms = 5000;
+
+/** Another node that a unit counts. */
+interface ToldNode {
+  node: string;
+  node_index: number;
+  /** See `ElsewhereStages`. */
+  settle(unit: string, layout: StageLayout, isDone: boolean): Promise<number | undefined>;
+}
 
 interface Untold {
   unit: UnitSpec;
@@ -15,7 +22,9 @@ interface Untold {
 
 interface UntoldOptions {
   /** Other nodes that a unit counts, as far as their agents can be asked. */
-  others(unit: UnitSpec): ElsewhereStages[];
+  others(unit: UnitSpec): ToldNode[];
+  /** A node has the layout of a later ring than the one that it is told. */
+  behind(unit: UnitSpec, layout: StageLayout, ring: number): Promise<void>;
   log: AgentLog;
 }
 
@@ -29,7 +38,7 @@ export class UntoldNodes {
   /** By unit. */
   readonly #untold = new Map<string, Untold>();
   /** Tellings that are under way, by unit. */
-  readonly #telling = new Map<string, Promise<void>>();
+  readonly #telling = new Map<string, { untold: Untold; done: Promise<void> }>();
   readonly #timer: NodeJS.Timeout;
 
   constructor(options: UntoldOptions) {
@@ -52,27 +61,36 @@ export class UntoldNodes {
 
   /** All that can be asked are told once. @returns those that still do not know */
   async tell(name: string): Promise<ReadonlySet<number>> {
-    const untold = this.#untold.get(name);
-    if (!untold) return new Set();
-    let telling = this.#telling.get(name);
-    if (!telling) {
-      telling = this.#tellAll(untold).finally(() => this.#telling.delete(name));
-      this.#telling.set(name, telling);
+    for (;;) {
+      const untold = this.#untold.get(name);
+      if (!untold) return new Set();
+      let telling = this.#telling.get(name);
+      if (!telling) {
+        telling = { untold, done: this.#tellAll(untold).finally(() => this.#telling.delete(name)) };
+        this.#telling.set(name, telling);
+      }
+      await telling.done;
+      // What was told was the layout before it.
+      if (telling.untold !== untold || this.#untold.get(name) !== untold) continue;
+      if (untold.nodes.size === 0) this.#untold.delete(name);
+      return untold.nodes;
     }
-    await telling;
-    if (untold.nodes.size === 0 && this.#untold.get(name) === untold) this.#untold.delete(name);
-    return untold.nodes;
   }
 
   async #tellAll({ unit, layout, nodes }: Untold): Promise<void> {
-    const { others, log } = this.#options;
+    const { others, behind, log } = this.#options;
+    let later = layout.ring;
     const there = others(unit).filter(({ node_index }) => nodes.has(node_index));
     await Promise.all(
       there.map(async (each) => {
-        if (!(await each.settle(unit.unit, layout, true))) return;
+        const ring = await each.settle(unit.unit, layout, true);
+        if (ring === undefined) return;
+        later = Math.max(later, ring);
+        if (ring > layout.ring) return;
         nodes.delete(each.node_index);
         log.info({ unit: unit.unit, node: each.node, ring: layout.ring }, 'a node knows its stages');
       }),
     );
+    if (later > layout.ring) await behind(unit, layout, later);
   }
 }

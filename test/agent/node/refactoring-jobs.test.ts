@@ -104,3 +104,30 @@ test('a job that is lost in the middle of a change: the stages are kept, whichev
   expect(after.status, JSON.stringify(after.json)).toBe(200);
   expect(await answer(site, now)).toEqual(expected);
 });
+
+test('stages stay where an agent that starts again would not find others, whichever of the jobs it is of', {
+  timeout: 180_000,
+}, async () => {
+  await using site = await Site.open();
+  const first = await startJob(site, 0, false);
+  const second = await startJob(site, 1, false);
+  const record = await site.serving('m');
+  const expected = await answer(site, record);
+  const stay = {
+    status: 409,
+    json: {
+      error: { code: 'E_REFACTOR_DEVICE', message: expect.stringMatching(/submitted by an earlier version/) },
+    },
+  };
+  // Onto devices of its own alone, too: the other job would begin with the stage that it had.
+  expect(await refactor(site, record, halves)).toMatchObject(stay);
+  await first.kill();
+  const first2 = await startJob(site, 0);
+  const now = await inPlaceOf(site, record);
+  expect(await answer(site, now)).toEqual(expected);
+  const across = [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 1', 1, 1)];
+  expect(await changed(site, now, across)).toMatchObject(stay);
+  await untilStages(first2, [[0, 3]]);
+  await untilStages(second, [[3, 6]]);
+  expect(await answer(site, now)).toEqual(expected);
+});

@@ -88,8 +88,11 @@ export async function startTwo(site: Site, device_count: number): Promise<[Runni
   return [first, second];
 }
 
-/** One of two jobs over which the stages of a unit are divided; each has two devices, and begins with one stage. */
-export async function startJob(site: Site, node_index: number): Promise<RunningAgent> {
+/**
+ * One of two jobs over which the stages of a unit are divided; each has two devices, and begins with one stage.
+ * @param isKept false: of a version that had no folder for the layouts of pipelines over jobs
+ */
+export async function startJob(site: Site, node_index: number, isKept = true): Promise<RunningAgent> {
   const path = await model('tiny-llama', 'Q8_0');
   const parallel = { tensor: 1, pipeline: 2, jobs: 2 };
   const unit = unitOf(
@@ -107,7 +110,8 @@ export async function startJob(site: Site, node_index: number): Promise<RunningA
   );
   const folder = join(site.folder, 'pipelines');
   await mkdir(folder, { recursive: true });
-  return site.start([unit], { ...emulated, part: { group: 'm-0.1', node_index, folder } });
+  const part = { group: 'm-0.1', node_index };
+  return site.start([unit], { ...emulated, part: isKept ? { ...part, folder } : part });
 }
 
 export const on = (node: string, device: string, first_block: number, blocks: number): RefactorStage => ({

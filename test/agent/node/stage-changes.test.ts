@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { ElsewhereStages } from '../../../agent/node/elsewhere-stages.ts';
 import { PipelineAgents } from '../../../agent/node/pipeline-agents.ts';
-import { keepStageLayout, type StageLayout } from '../../../agent/node/stage-layout.ts';
+import { keepStageLayout, keptStageLayout, type StageLayout } from '../../../agent/node/stage-layout.ts';
 import { LocalSession } from '../../../mesh/index.ts';
 import { agentPaths } from '../../../spec/wire.ts';
 import { eventually, metadata } from '../../mesh/support.ts';
@@ -84,10 +84,10 @@ test('a layout comes whose stage a node has just given back: it loads the stage 
     expect(prepared).toHaveLength(1);
     driver.close();
     await untilTold(second, 'its stages are kept');
-    expect(await (await node(agents, 1)).settle('m-0', away, true)).toBe(true);
+    expect(await (await node(agents, 1)).settle('m-0', away, true)).toBe(1);
     await untilStages(second, [[3, 6]]);
     // Told twice, and of a layout before it: nothing of that counts.
-    expect(await (await node(agents, 1)).settle('m-0', away, true)).toBe(true);
+    expect(await (await node(agents, 1)).settle('m-0', away, true)).toBe(1);
 
     // The coordinator comes with the layout that was kept: the ring comes up only if the stage is there.
     keepStageLayout(first.launch, first.launch.units[0]!, away);
@@ -101,6 +101,39 @@ test('a layout comes whose stage a node has just given back: it loads the stage 
     );
     expect(after).toEqual(expected);
     await untilStages(second, [[3, 6]]);
+  } finally {
+    await second.kill();
+    await again?.kill();
+  }
+});
+
+test('another agent that drove a change unseen: the first node hears of it, and all have one layout again', {
+  timeout: 180_000,
+}, async () => {
+  await using site = await Site.open();
+  const [first, second] = await startTwo(site, 1);
+  let again: RunningAgent | undefined;
+  // The stages are where they were planned, by another ring.
+  const elsewhere = { ring: 5, stages: away.stages.map((stage) => ({ ...stage, device: 'gpu 0' })) };
+  try {
+    const expected = await answer(site, await site.serving('m'));
+    const agents = await agentsOf(site, first);
+    await first.kill();
+    await eventually(
+      async () => (await (await node(agents, 1)).settle('m-0', elsewhere, true)) === 5 || undefined,
+      'the second node to have another layout',
+    );
+    // It finds none that was kept, and begins as it was planned.
+    again = first.again();
+    const unit = first.launch.units[0]!;
+    const kept = await eventually(() => keptStageLayout(first.launch, unit), 'a layout for all', 60_000);
+    expect(kept).toMatchObject({ ring: 6, stages: [{ node_index: 0 }, { node_index: 1, device: 'gpu 0' }] });
+    const after = await eventually(
+      async () => (await answer(site, await site.serving('m')).catch(() => undefined)) as string | undefined,
+      'an answer over stages that fit together',
+      60_000,
+    );
+    expect(after).toEqual(expected);
   } finally {
     await second.kill();
     await again?.kill();
