@@ -80,11 +80,11 @@ export type ProgressEvent = { at_ms: number } & (
       pause_ms: number;
       duration_ms: number;
     }
-  /** Answers of a pipeline took longer than 1.5 times what is normal for a while, and do not any more. */
+  /** Answers of a model took longer than 1.5 times what is normal for a while, and do not any more. */
   | {
       kind: 'stall_over';
       deployment: string;
-      unit: string;
+      model: string;
       lasted_ms: number;
       /** P25 of a pass before. */
       baseline_ms: number;

@@ -54,7 +54,7 @@ export function describeEvent(event: ProgressEvent): string {
     case 'refactored':
       return describeRefactored(event);
     case 'stall_over':
-      return `${event.deployment}: answers of ${event.unit} stalled for ${formatDuration(event.lasted_ms)}, and are as before (${event.baseline_ms.toFixed(1)} ms a token)`;
+      return `${event.deployment}: answers of ${event.model} stalled for ${formatDuration(event.lasted_ms)}, and are as before (${event.baseline_ms.toFixed(1)} ms a token)`;
     case 'scavenged':
       return describeScavenged(event);
     case 'failed':

@@ -39,7 +39,13 @@ interface Watched {
   refusals: number;
   /** When nodes last had a stage of it. */
   hosted: Map<string, number>;
+}
+
+/** What is remembered of the answers of a model, which any of its pipelines may have given. */
+interface WatchedAnswers {
   stalls: AnswerStalls;
+  /** Of its pipelines, as they were at the last look. */
+  cuts: string;
 }
 
 /**
@@ -52,6 +58,8 @@ export class GranularityKeeper {
   readonly #operations: Operations;
   readonly #emit: (event: ProgressEvent) => void;
   readonly #watched = new Map<string, Watched>();
+  /** By deployment and model. */
+  readonly #answers = new Map<string, WatchedAnswers>();
   readonly #questions = new Map<
     string,
     { generation: number; read_ms: number; question: PlacementQuestion }
@@ -79,7 +87,11 @@ export class GranularityKeeper {
     const question = await this.#questionOf(state);
     for (const model of models) {
       const own = held.filter(({ unit }) => unit.model.name === model.name);
-      for (const pipeline of own) this.#lookAt(state, model, pipeline, own.length, question);
+      if (own.length === 0) continue;
+      const demands = this.#demandsOf(model);
+      const stalls = this.#stallsOf(state.name, model.name, own, demands);
+      for (const pipeline of own)
+        this.#lookAt(state, model, pipeline, { replicas: own.length, demands, stalls }, question);
     }
     this.#write();
   }
@@ -93,7 +105,7 @@ export class GranularityKeeper {
     state: DeploymentState,
     model: ModelSpec,
     held: HeldPipeline,
-    replicas: number,
+    of: { replicas: number; demands: readonly GatewayDemand[]; stalls: AnswerStalls },
     question: PlacementQuestion,
   ): void {
     const { now_ms } = this.#operations;
@@ -103,13 +115,12 @@ export class GranularityKeeper {
       retry_at_ms: 0,
       refusals: 0,
       hosted: new Map(),
-      stalls: new AnswerStalls(),
     };
     this.#watched.set(key, watched);
     const pipeline = withHosted(held, watched.hosted, now);
     const live = this.#liveOf(pipeline, model, question);
-    const demands = this.#demandsOf(model);
-    const stalled = this.#stalled(state.name, pipeline, demands, watched.stalls);
+    const { replicas, demands, stalls } = of;
+    const stalled = stalls.now !== undefined;
     const load = this.#loadOf(model, demands);
     if (load === undefined || live === undefined) return;
     const { queues } = pipeline;
@@ -142,7 +153,7 @@ export class GranularityKeeper {
     if (watched.last !== undefined) seen.last = watched.last;
     const [congested] = asked.congested ?? [];
     if (congested !== undefined) seen.congested_stage = congested.stage;
-    if (asked.stalled) seen.stalled_ms = watched.stalls.now!.began_ms;
+    if (asked.stalled) seen.stalled_ms = stalls.now!.began_ms;
     this.#seen.set(key, seen);
   }
 
@@ -183,7 +194,6 @@ export class GranularityKeeper {
         planChange(pipeline, to, question, at_ms),
       );
       watched.refusals = 0;
-      watched.stalls.reset();
       // What is measured is of other stages from now on.
       this.#questions.delete(state.name);
       const event = { deployment: state.name, unit, from, to, because, pause_ms, duration_ms };
@@ -221,13 +231,22 @@ export class GranularityKeeper {
     );
   }
 
-  /** Whether answers stall. A stall that is over is told, with how long it was. */
-  #stalled(
+  /**
+   * Stalls of a model's answers. What is normal is forgotten when its pipelines have changed, whoever changed them. One
+   * that is over is told, with how long it was.
+   */
+  #stallsOf(
     deployment: string,
-    { unit: { unit } }: HeldPipeline,
+    model: string,
+    pipelines: readonly HeldPipeline[],
     demands: readonly GatewayDemand[],
-    stalls: AnswerStalls,
-  ): boolean {
+  ): AnswerStalls {
+    const key = `${deployment} ${model}`;
+    const cuts = JSON.stringify(pipelines.map(({ unit, stages }) => [unit.unit, stages]));
+    const known = this.#answers.get(key);
+    const { stalls } = known ?? { stalls: new AnswerStalls() };
+    if (known && known.cuts !== cuts) stalls.reset();
+    this.#answers.set(key, { stalls, cuts });
     const told = demands.flatMap(({ gateway, started_ms, answers }) =>
       answers ? [{ gateway, started_ms, answers }] : [],
     );
@@ -236,9 +255,9 @@ export class GranularityKeeper {
       const { began_ms, recovered_ms, baseline_ms } = over;
       const at_ms = this.#operations.now_ms();
       const lasted_ms = recovered_ms - began_ms;
-      this.#emit({ at_ms, kind: 'stall_over', deployment, unit, lasted_ms, baseline_ms });
+      this.#emit({ at_ms, kind: 'stall_over', deployment, model, lasted_ms, baseline_ms });
     }
-    return stalls.now !== undefined;
+    return stalls;
   }
 
   /** Undefined where no gateway has said anything of the model lately. */

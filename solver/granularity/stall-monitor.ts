@@ -20,7 +20,8 @@ const refreshed_every = 32;
 
 /**
  * Watches the latencies of answers as they end. The baseline is the P25 of those under normal operation; answers of a
- * stall do not enter it.
+ * stall do not enter it. Where as many answers in a row stall as it is taken from, nothing of it says that they will not
+ * go on so: they are what is normal from then on, and the stall is over without a recovery.
  */
 export class StallMonitor {
   readonly #normal_ms: number[] = [];
@@ -28,6 +29,8 @@ export class StallMonitor {
   #unseen = 0;
   #baseline_ms: number | undefined;
   #stall: Stall | undefined;
+  /** Of the stall that lasts. */
+  readonly #stalled_ms: number[] = [];
 
   get baseline_ms(): number | undefined {
     return this.#baseline_ms;
@@ -43,7 +46,7 @@ export class StallMonitor {
     this.#next = 0;
     this.#unseen = 0;
     this.#baseline_ms = undefined;
-    this.#stall = undefined;
+    this.#end();
   }
 
   /** @returns the stall that ends with this answer */
@@ -54,14 +57,33 @@ export class StallMonitor {
       return undefined;
     }
     if (this.#stall !== undefined) {
-      if (latency_ms > recovered_factor * baseline_ms) return undefined;
+      if (latency_ms > recovered_factor * baseline_ms) {
+        this.#last(latency_ms);
+        return undefined;
+      }
       const ended = { ...this.#stall, recovered_ms: at_ms };
-      this.#stall = undefined;
+      this.#end();
       return ended;
     }
-    if (latency_ms > stall_factor * baseline_ms) this.#stall = { began_ms: at_ms };
-    else this.#learn(latency_ms);
+    if (latency_ms > stall_factor * baseline_ms) {
+      this.#stall = { began_ms: at_ms };
+      this.#last(latency_ms);
+    } else this.#learn(latency_ms);
     return undefined;
+  }
+
+  #end(): void {
+    this.#stall = undefined;
+    this.#stalled_ms.length = 0;
+  }
+
+  /** One more of the stall that lasts. */
+  #last(latency_ms: number): void {
+    this.#stalled_ms.push(latency_ms);
+    if (this.#stalled_ms.length < baseline_answers) return;
+    const normal_ms = [...this.#stalled_ms];
+    this.reset();
+    for (const each of normal_ms) this.#learn(each);
   }
 
   #learn(latency_ms: number): void {

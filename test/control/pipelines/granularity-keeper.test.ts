@@ -306,10 +306,45 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     now_ms += 2000;
     expect(await look(1, 35, 26, 21)).not.toContain('stalled');
     expect(events.map(describeEvent)).toEqual([
-      expect.stringMatching(
-        /^demo: answers of cut-0 stalled for 5 s, and are as before \(20\.0 ms a token\)$/,
-      ),
+      expect.stringMatching(/^demo: answers of cut stalled for 5 s, and are as before \(20\.0 ms a token\)$/),
     ]);
+  });
+
+  it('has another normal once it is cut otherwise, whoever did that; a stall of two replicas is told once', async () => {
+    const state = await deployed();
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const cut = (begins: readonly number[], replicas = 1): Observation => {
+      const times = begins.map((begin, at) => ({ begin, end: begins[at + 1] ?? 18, computed_us: 1000 }));
+      const observation = seen(state, times);
+      const [[launch_id, launch]] = [...observation.launches] as [[string, LaunchObservation]];
+      if (replicas === 2) observation.launches.set(`${launch_id}-2`, launch);
+      return observation;
+    };
+    const twice = { ...state, launches: [...state.launches] };
+    const [launch] = state.launches;
+    twice.launches.push({ ...launch!, launch_id: `${launch!.launch_id}-2` });
+    const look = async (of: DeploymentState, observation: Observation, pass_ms: number[]): Promise<void> => {
+      asked(0.5, 1, pass_ms);
+      await keeper.look(of, observation);
+      now_ms += 2000;
+    };
+    const fast = Array.from({ length: 40 }, () => 20);
+    await look(state, cut([0, 9]), fast);
+    await look(state, cut([0, 9]), [...fast, 50]);
+    expect(readGranularityFile(place.store.layout)[0]!.stalled_ms).toBeDefined();
+    // By hand, for example.
+    await look(state, cut([0, 5, 9, 13]), [...fast, 50, 50]);
+    expect(readGranularityFile(place.store.layout)[0]!.stalled_ms).toBeUndefined();
+    const slow = [...fast, 50, 50, ...Array.from({ length: 40 }, () => 50)];
+    await look(state, cut([0, 5, 9, 13]), slow);
+    expect(readGranularityFile(place.store.layout)[0]!.stalled_ms).toBeUndefined();
+
+    const normal = [...slow, ...Array.from({ length: 40 }, () => 50)];
+    await look(twice, cut([0, 5, 9, 13], 2), normal);
+    await look(twice, cut([0, 5, 9, 13], 2), [...normal, 90]);
+    await look(twice, cut([0, 5, 9, 13], 2), [...normal, 90, 50]);
+    await keeper.settled();
+    expect(events.filter(({ kind }) => kind === 'stall_over')).toHaveLength(1);
   });
 
   it('is left alone where model.yaml gives one number', async () => {

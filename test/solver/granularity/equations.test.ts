@@ -68,11 +68,23 @@ describe('stalls', () => {
     expect(monitor.stall).toBeUndefined();
     monitor.observe(110, 166);
     expect(monitor.stall).toEqual({ began_ms: 110 });
-    for (let answer = 0; answer < 500; answer++) monitor.observe(111, 5000);
+    for (let answer = 0; answer < 250; answer++) monitor.observe(111, 5000);
     expect(monitor.observe(120, 133)).toBeUndefined();
     expect(monitor.baseline_ms).toBe(110);
     expect(monitor.observe(130, 132)).toEqual({ began_ms: 110, recovered_ms: 130 });
     expect(monitor.stall).toBeUndefined();
+  });
+
+  it('one that lasts for as many answers as are normal is normal, and what is worse begins another', () => {
+    const monitor = new StallMonitor();
+    for (let answer = 0; answer < 64; answer++) monitor.observe(answer, 100);
+    for (let answer = 0; answer < 255; answer++) monitor.observe(100, 200);
+    expect(monitor.stall).toEqual({ began_ms: 100 });
+    expect(monitor.observe(101, 200)).toBeUndefined();
+    expect(monitor.stall).toBeUndefined();
+    expect(monitor.baseline_ms).toBe(200);
+    monitor.observe(102, 301);
+    expect(monitor.stall).toEqual({ began_ms: 102 });
   });
 });
 
