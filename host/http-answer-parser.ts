@@ -145,7 +145,8 @@ export class HttpAnswerParser {
         return this.#chunkSize(bytes, at);
       case 'chunk-end':
         if (bytes.length - at < 2) return at;
-        if (bytes[at] !== CR || bytes[at + 1] !== LF) throw new MalformedAnswer('a chunk does not end where it should');
+        if (bytes[at] !== CR || bytes[at + 1] !== LF)
+          throw new MalformedAnswer('a chunk does not end where it should');
         this.#state = 'chunk-size';
         return at + 2;
       case 'trailer':
@@ -189,9 +190,11 @@ export class HttpAnswerParser {
     }
     const next = end + headEnd.length;
     if (status < 200) {
-      if (status === 101) throw new MalformedAnswer('the answer changes the protocol, which nobody asked for');
+      if (status === 101)
+        throw new MalformedAnswer('the answer changes the protocol, which nobody asked for');
       if (chunked || length !== undefined) throw new MalformedAnswer('an interim answer has a body');
-      if (++this.#interim > interim_answers_max) throw new MalformedAnswer('interim answers come without end');
+      if (++this.#interim > interim_answers_max)
+        throw new MalformedAnswer('interim answers come without end');
       return next;
     }
     // Both at once is how requests and answers are smuggled past proxies (RFC 9112 §6.3).
@@ -201,7 +204,8 @@ export class HttpAnswerParser {
     const bodiless = never || this.#bodiless;
     const open = !bodiless && !chunked && length === undefined;
     // Its end would be that of the connection, which anybody in between can bring about.
-    if (open && !this.#may_end_with_connection) throw new MalformedAnswer('the answer does not say how long it is');
+    if (open && !this.#may_end_with_connection)
+      throw new MalformedAnswer('the answer does not say how long it is');
     this.#left = bodiless ? 0 : (length ?? 0);
     this.#state = open ? 'until-end' : chunked && !bodiless ? 'chunk-size' : 'length';
     this.#events.onHead({ status, fields });
@@ -287,7 +291,8 @@ function fieldOf(line: string): Field {
 function readField(line: string): Field {
   const colon = line.indexOf(':');
   const name = line.slice(0, Math.max(0, colon));
-  if (!token.test(name) || forbidden.test(line)) throw new MalformedAnswer('a field of the answer is malformed');
+  if (!token.test(name) || forbidden.test(line))
+    throw new MalformedAnswer('a field of the answer is malformed');
   let start = colon + 1;
   let end = line.length;
   while (start < end && isSpace(line.charCodeAt(start))) start++;

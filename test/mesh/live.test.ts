@@ -261,14 +261,18 @@ test('a member that brings more than it may is named, and keeps nobody waiting',
   expect(envelopes[0]!.envelope.length).toBeGreaterThan(100_000);
   const delay = monitorEventLoopDelay({ resolution: 10 });
   delay.enable();
-  await eventually(() => {
-    for (const { session_id, envelope, record } of envelopes.slice(0, 20)) {
-      const signed = { value: record, envelope, fingerprint: 0 };
-      transport.send(target, { kind: 'news', entries: [{ session_id, record: signed }] });
-    }
-    envelopes.push(...envelopes.splice(0, 20));
-    return rejected(a, 'too_fast') > 0;
-  }, 'it brings too much', 40_000);
+  await eventually(
+    () => {
+      for (const { session_id, envelope, record } of envelopes.slice(0, 20)) {
+        const signed = { value: record, envelope, fingerprint: 0 };
+        transport.send(target, { kind: 'news', entries: [{ session_id, record: signed }] });
+      }
+      envelopes.push(...envelopes.splice(0, 20));
+      return rejected(a, 'too_fast') > 0;
+    },
+    'it brings too much',
+    40_000,
+  );
   const b = await member([addressOf(a)]);
   await eventually(() => lifecycleAt(a, b) === 'SERVING', 'a new member', 5_000);
   delay.disable();
