@@ -50,7 +50,10 @@ export class ElsewhereStages {
     return { refused: answer.because, ring: answer.ring };
   }
 
-  /** It is over. @returns the ring that the node has, a later one than that of the layout perhaps; undefined: it does not know */
+  /**
+   * It is over.
+   * @returns the ring that the node has, a later one than that of the layout perhaps; undefined: it does not know
+   */
   async settle(unit: string, layout: StageLayout, isDone: boolean): Promise<number | undefined> {
     const answer = await this.#ask({ type: 'settle', unit, layout, isDone });
     this.close();

@@ -30,8 +30,8 @@ const orderSchema = z.discriminatedUnion('type', [
 export type ChangeOrder = z.infer<typeof orderSchema>;
 
 /**
- * That the node has of the unit, which may be a later one: of an agent that was taken to be lost, and drove a change all
- * the same. Absent: it has nothing of it, or is of an earlier version.
+ * That the node has of the unit, which may be a later one: of an agent that was taken to be lost, and drove a change
+ * all the same. Absent: it has nothing of it, or is of an earlier version.
  */
 const ringSchema = z.int().min(0).optional();
 

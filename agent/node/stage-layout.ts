@@ -47,8 +47,8 @@ function pathOf(
 }
 
 /**
- * Whether an agent that starts again finds another layout of a unit. Where one of those that have stages of it does not,
- * it begins with stages that the others do not have.
+ * Whether an agent that starts again finds another layout of a unit. Where one of those that have stages of it does
+ * not, it begins with stages that the others do not have.
  */
 export function canChange({ part }: LaunchFolder, { nodes = 1 }: UnitSpec): boolean {
   return nodes === 1 || part === undefined || part.folder !== undefined;

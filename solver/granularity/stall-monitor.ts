@@ -20,8 +20,8 @@ const refreshed_every = 32;
 
 /**
  * Watches the latencies of answers as they end. The baseline is the P25 of those under normal operation; answers of a
- * stall do not enter it. Where as many answers in a row stall as it is taken from, nothing of it says that they will not
- * go on so: they are what is normal from then on, and the stall is over without a recovery.
+ * stall do not enter it. Where as many answers in a row stall as it is taken from, nothing of it says that they will
+ * not go on so: they are what is normal from then on, and the stall is over without a recovery.
  */
 export class StallMonitor {
   readonly #normal_ms: number[] = [];
