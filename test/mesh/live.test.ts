@@ -242,6 +242,8 @@ describe('a member that misbehaves', () => {
 
 test('a member that brings more than it may is named, and keeps nobody waiting', async () => {
   const troubles: string[] = [];
+  // Where a busy machine takes them hardly faster than it may be brought some, fewer would all be known by then.
+  const senders = 300;
   const a = await member([], key, troubles);
   const { transport, target } = await rogue(a);
   // Each of another member that does not exist, with as many models as make 100 KB: together more than may come at
@@ -251,7 +253,7 @@ test('a member that brings more than it may is named, and keeps nobody waiting',
     ...{ precision: 'bf16', context_tokens: 4096 },
   }));
   const envelopes = await Promise.all(
-    Array.from({ length: 100 }, async (_, at) => {
+    Array.from({ length: senders }, async (_, at) => {
       const identity = await SessionIdentity.create();
       const peer = { id: `nobody${at}`.replaceAll('0', 'z').replaceAll('l', 'x'), addresses: [] };
       const record = recordOf(identity, { metadata: { ...metadata, models, peer } });
@@ -277,9 +279,9 @@ test('a member that brings more than it may is named, and keeps nobody waiting',
   await eventually(() => lifecycleAt(a, b) === 'SERVING', 'a new member', 5_000);
   delay.disable();
   expect(delay.percentile(99) / 1e6).toBeLessThan(500);
-  expect(a.registry.table.size).toBeLessThan(100);
+  expect(a.registry.table.size).toBeLessThan(senders);
   expect(troubles.join()).toContain(`member ${transport.self} brings more than it may: too_fast`);
-}, 60_000);
+}, 180_000);
 
 test('a message survives its encoding, and says nothing twice', async () => {
   const identity = await SessionIdentity.create();
