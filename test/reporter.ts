@@ -3,6 +3,13 @@ import { relative } from 'node:path';
 import type { Reporter, SerializedError, TestModule } from 'vitest/node';
 import { packageRoot } from '../host/package-root.ts';
 
+declare module 'vitest' {
+  interface TaskMeta {
+    /** What was seen when the test failed, for whoever reads only the end of a run. */
+    seen?: string;
+  }
+}
+
 export interface TestReport {
   tests: {
     file: string;
@@ -10,8 +17,8 @@ export interface TestReport {
     state: 'passed' | 'failed' | 'skipped' | 'pending';
     duration_s: number;
   }[];
-  /** One for each test, hook, or file that failed: where, and what was said. */
-  failures: { file: string; name: string; message: string }[];
+  /** One for each test, hook, or file that failed: where, what was said, and what was seen then. */
+  failures: { file: string; name: string; message: string; seen?: string }[];
   /** From the start of its process to the end of its last hook, by file. */
   durations: { file: string; duration_s: number }[];
 }
@@ -27,8 +34,10 @@ export default class implements Reporter {
     for (const module of modules) {
       const file = module.relativeModuleId;
       report.durations.push({ file, duration_s: secondsOf(module) });
-      const failed = (name: string, errors: readonly SerializedError[]): void => {
-        if (errors.length > 0) report.failures.push({ file, name, message: errors.map(wordsOf).join('\n') });
+      const failed = (name: string, errors: readonly SerializedError[], seen?: string): void => {
+        if (errors.length === 0) return;
+        const message = errors.map(wordsOf).join('\n');
+        report.failures.push(seen === undefined ? { file, name, message } : { file, name, message, seen });
       };
       failed('(the file itself)', module.errors());
       for (const suite of module.children.allSuites())
@@ -37,14 +46,18 @@ export default class implements Reporter {
         const { state, errors } = test.result();
         const duration_s = (test.diagnostic()?.duration ?? 0) / 1000;
         report.tests.push({ file, name: test.fullName, state, duration_s });
-        if (state === 'failed') failed(test.fullName, errors);
+        if (state === 'failed') failed(test.fullName, errors, test.meta().seen);
       }
     }
     for (const error of unhandled) {
       // vitest adds the file that was running.
       const { VITEST_TEST_PATH: path } = error as { VITEST_TEST_PATH?: string };
       const file = path === undefined ? '' : relative(packageRoot, path);
-      report.failures.push({ file, name: '(an error outside of any test)', message: wordsOf(error) });
+      report.failures.push({
+        file,
+        name: '(an error outside of any test)',
+        message: wordsOf(error),
+      });
     }
     writeFileSync(process.env.HPCSERVE_TEST_REPORT!, JSON.stringify(report));
   }

@@ -32,6 +32,8 @@ interface MaySkip {
 
 /** At most this much of a failure is said again at the end; the whole is where it happened. */
 const repeatedLines = 12;
+/** The same of what was seen when it failed. */
+const seenLines = 80;
 /** So many of the files that took longest are named. */
 const slowestShown = 5;
 /** So many files that failed are tried once more. */
@@ -92,9 +94,10 @@ if (process.env.HPCSERVE_TEST_DURATIONS)
   );
 if (inCi && unlisted.length > 0)
   console.log(`in CI every skip must be listed in test/may-skip.json: ${unlisted.length} are not`);
-for (const { file, name, message } of failures) {
+for (const { file, name, message, seen } of failures) {
   const alone = stable.has(file) ? ' (its file passed when it ran once more, alone)' : '';
-  console.log(`\nfailed: ${file} › ${name}${alone}\n${indented(message)}`);
+  console.log(`\nfailed: ${file} › ${name}${alone}\n${indented(message, repeatedLines)}`);
+  if (seen !== undefined) console.log(`  seen then:\n${indented(seen, seenLines)}`);
 }
 console.log(`\n${passed} passed, ${failures.length} failed, ${skipped.length} skipped`);
 const ranNothing = tests.length + failures.length === 0;
@@ -161,10 +164,10 @@ async function passAlone({ failures }: TestReport): Promise<Set<string>> {
   return new Set(files.filter((file) => !broken.has(file)));
 }
 
-function indented(message: string): string {
+function indented(message: string, most: number): string {
   const lines = message.replace(/\u001b\[[\d;]*m/g, '').split('\n');
   return lines
-    .slice(0, repeatedLines)
+    .slice(0, most)
     .map((line) => `  ${line.slice(0, 300)}`)
     .join('\n');
 }

@@ -1,6 +1,6 @@
 import { chmodSync, chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect } from 'vitest';
+import { expect, onTestFailed } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import type { Cluster, ClusterOptions } from './cluster.ts';
@@ -85,16 +85,29 @@ export class UserHome {
     });
   }
 
-  /**
-   * What a person would look at where a test failed: the queue, the nodes, the deployments, and what the gateway said
-   * last.
-   */
+  /** In a `beforeEach`: what a person would look at is said with a test that fails, and again at the end of a run. */
+  explainFailure(): void {
+    onTestFailed(async ({ task }) => {
+      task.meta.seen = await this.explain();
+      console.error(task.meta.seen);
+    });
+  }
+
+  /** The queue, the nodes, the deployments, and what keeper, gateway and agents said last. */
   async explain(): Promise<string> {
+    const last = (lines: number, files: string): string[] => [
+      'sh',
+      '-c',
+      `tail -q -n ${lines} $(ls -tr ${files} | tail -n 3) | cut -c 1-280`,
+    ];
     const looks = [
       ['squeue', '--all', '--format=%i %P %j %T %r %N %S'],
-      ['sinfo', '--Node', '--format=%N %P %T %E'],
+      ['sinfo', '--format=%N %T %E'],
       [...hpcserveProgram, 'status'],
-      ['sh', '-c', 'tail -n 40 "$HOME"/.hpcserve/*/gateway/*.log'],
+      last(16, '$HOME/.hpcserve/*/keeper/keeper.log'),
+      last(10, '$HOME/.hpcserve/*/gateway/*.log'),
+      last(8, '$HOME/.hpcserve/*/deployments/*/launches/*/*.agent.log'),
+      last(4, '$HOME/.hpcserve/*/deployments/*/launches/*/*-0*.log'),
     ];
     const seen: string[] = [];
     for (const argv of looks) {

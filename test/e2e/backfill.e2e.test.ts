@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import OpenAI, { type APIPromise } from 'openai';
 import type { Stream } from 'openai/streaming';
-import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFailed } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { ScavengerReport } from '../../control/scavenger/report.ts';
 import type { ScavengerRound } from '../../control/scavenger/scavenger.ts';
@@ -35,7 +35,7 @@ beforeAll(async () => {
 });
 afterAll(() => home?.close());
 beforeEach(() => {
-  onTestFailed(async () => console.error(await home.explain()));
+  home.explainFailure();
 });
 
 const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);

@@ -4,7 +4,7 @@
  * jobs take its nodes.
  */
 import OpenAI from 'openai';
-import { afterAll, beforeAll, beforeEach, expect, it, onTestFailed } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { UserHome } from '../cluster/user-home.ts';
@@ -32,7 +32,7 @@ beforeAll(async () => {
 }, 120_000);
 afterAll(() => home?.close(), 120_000);
 beforeEach(() => {
-  onTestFailed(async () => console.error(await home.explain()));
+  home.explainFailure();
 });
 
 const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
