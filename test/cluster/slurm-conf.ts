@@ -37,6 +37,12 @@ export interface ClusterConfInput {
 }
 
 /**
+ * So long Slurm lets a job wait that it has put back into the queue, which is how long credentials of steps are good
+ * (slurm.conf(5), `cred_expire`); its default, 120 s, would be most of what the tests of requeued jobs take.
+ */
+const requeued_wait_s = 30;
+
+/**
  * slurm.conf. `config_overrides` lets nodes claim sizes this machine does not have;
  * `EnforcePartLimits=ALL` makes sbatch refuse a job over a partition's limits instead of leaving it pending;
  * `MinJobAge` is long because without slurmdbd `scontrol show job` is the only memory of ended jobs.
@@ -53,7 +59,7 @@ export function slurmConf(input: ClusterConfInput): string {
     `SlurmctldPort=${input.ports.slurmctld}`,
     'AuthType=auth/munge',
     ...(input.plugins === undefined ? [] : [`PluginDir=${input.plugins}`]),
-    `AuthInfo=socket=${join(run, 'munge', 'socket')}`,
+    `AuthInfo=socket=${join(run, 'munge', 'socket')},cred_expire=${requeued_wait_s}`,
     `SlurmUser=${input.daemon_user}`,
     `SlurmdUser=${input.daemon_user}`,
     `StateSaveLocation=${join(run, 'state')}`,
