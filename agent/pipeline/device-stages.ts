@@ -98,6 +98,7 @@ export class DeviceStages {
    * One frame of each ring.
    * @param keepPace of an emulated device: returns once a batch that began then has taken its declared time
    * @returns whether there was any
+   * @throws HpcserveError E_STAGE_MISMATCH: a neighbour is of another version
    */
   serve(keepPace: (began_ms: number) => void = () => undefined): boolean {
     let served = false;
@@ -125,6 +126,8 @@ export class DeviceStages {
       return true;
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
+      // Of a layout to come, who changes it hears the same.
+      if (error.code === 'E_STAGE_MISMATCH' && own === this.#serving) throw error;
       this.#failed(own, bytes, error);
       return true;
     }

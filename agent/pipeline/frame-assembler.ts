@@ -7,7 +7,7 @@ export class FrameAssembler {
   /** Bytes of the frame that are there. */
   #filled = 0;
 
-  /** @throws HpcserveError E_STAGE_FRAME: what begins is no frame */
+  /** @throws HpcserveError E_STAGE_FRAME: what begins is no frame; E_STAGE_MISMATCH: one of another protocol */
   take(chunk: Uint8Array, onFrame: (frame: FrameBytes) => void): void {
     let at = 0;
     while (at < chunk.length) {

@@ -15,7 +15,10 @@ import type { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
 
 export const frame_header_bytes = 32;
-/** Two stages of different protocols do not talk to each other. */
+/**
+ * Two stages of different protocols do not talk to each other. Where magic, protocol and the checksum of the header
+ * are, no protocol changes: so each can say of the other what it is.
+ */
 const pipeline_protocol = 2;
 /** Of meta and payload together: a chunk of 4096 rows of 16,384 elements. Higher: a damaged length asks for more. */
 const frame_bytes_max = 2 ** 28;
@@ -99,7 +102,7 @@ export function encodeJsonFrame(header: FrameHeader, meta: unknown): FrameBytes 
 
 /**
  * Bytes of the whole frame that begins with this header.
- * @throws HpcserveError E_STAGE_FRAME
+ * @throws HpcserveError E_STAGE_FRAME; E_STAGE_MISMATCH: it is of another protocol
  */
 export function length_bytes(header: Uint8Array): number {
   const view = new DataView(header.buffer, header.byteOffset, frame_header_bytes);
@@ -108,7 +111,10 @@ export function length_bytes(header: Uint8Array): number {
     throw damaged('the checksum of its header is another');
   const protocol = view.getUint16(4, true);
   if (protocol !== pipeline_protocol)
-    throw damaged(`it is of protocol ${protocol}, and this program speaks ${pipeline_protocol}`);
+    throw new HpcserveError('E_STAGE_MISMATCH', {
+      what: 'two stages of a pipeline are of different versions of hpcserve',
+      because: `a neighbour's frames are of protocol ${protocol}, and this program speaks ${pipeline_protocol}`,
+    });
   const bytes = payloadOffset(view.getUint32(16, true)) + view.getUint32(20, true);
   if (bytes > frame_bytes_max) throw damaged(`it says that it has ${bytes} bytes`);
   return bytes;
@@ -116,7 +122,7 @@ export function length_bytes(header: Uint8Array): number {
 
 /**
  * @param bytes whole frame, in a buffer of its own
- * @throws HpcserveError E_STAGE_FRAME: it is none, or was damaged on its way
+ * @throws HpcserveError E_STAGE_FRAME: it is none, or was damaged on its way; E_STAGE_MISMATCH as `length_bytes`
  */
 export function decodeFrame(bytes: FrameBytes): Frame {
   if (bytes.byteOffset !== 0 || bytes.length < frame_header_bytes || length_bytes(bytes) !== bytes.length)

@@ -1,4 +1,5 @@
 import type { MessagePort } from 'node:worker_threads';
+import type { ErrorJson } from '../../spec/errors/error.ts';
 import type { FrameBytes } from './frame.ts';
 
 /** What the thread of a ring is started with. */
@@ -18,4 +19,6 @@ export type FromRing =
   /** @property came_ms by `monotonic_ms`, when the frame was whole */
   | { type: 'frame'; frame: FrameBytes; came_ms: number }
   /** The ring is broken; it comes up again once both neighbours are there. */
-  | { type: 'down'; because: string };
+  | { type: 'down'; because: string }
+  /** A neighbour is of another version: the ring does not come up while it is there. */
+  | { type: 'foreign'; error: ErrorJson };

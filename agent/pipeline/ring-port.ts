@@ -57,6 +57,7 @@ export class RingPort implements FramePort {
         this.#came_ms = message.came_ms;
         return message.frame;
       }
+      if (message.type === 'foreign') throw HpcserveError.fromJSON(message.error);
       this.#isUp = message.type === 'up';
       if (message.type === 'down')
         throw new HpcserveError('E_STAGE_LOST', { what: 'the pipeline is broken', because: message.because });

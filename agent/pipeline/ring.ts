@@ -51,6 +51,8 @@ export class Ring {
   #closed = false;
   /** Frames that came before the stage behind was there. */
   #early: FromRing[] = [];
+  /** It has been told that a neighbour is of another version, and nothing is different since. */
+  #toldForeign = false;
   readonly #alive: NodeJS.Timeout;
 
   constructor(listen: string, next: string, tell: (message: FromRing) => void) {
@@ -116,8 +118,18 @@ export class Ring {
     try {
       assembler.take(chunk, (frame) => this.#came(frame));
     } catch (error) {
-      this.#lose(HpcserveError.from(error).because.join('; '));
+      this.#lose(this.#unusable(error));
     }
+  }
+
+  /** @returns why, for people */
+  #unusable(thrown: unknown): string {
+    const error = HpcserveError.from(thrown);
+    if (error.code === 'E_STAGE_MISMATCH' && !this.#toldForeign) {
+      this.#toldForeign = true;
+      this.#tell({ type: 'foreign', error: error.toJSON() });
+    }
+    return error.because.join('; ');
   }
 
   #came(frame: FrameBytes): void {
@@ -138,13 +150,15 @@ export class Ring {
     socket.on('connect', () => {
       wasTaken = true;
     });
-    // Of its greeting; nothing else comes back this way.
-    socket.once('data', () => {
-      socket.setTimeout(0);
-      this.#reaching = undefined;
-      this.#pause_ms = connect_pause_ms_min;
-      this.#behind = socket;
-      this.#look();
+    // Its greeting; nothing else comes back this way.
+    const greeting = new FrameAssembler();
+    socket.on('data', (chunk) => {
+      try {
+        greeting.take(chunk, () => this.#greeted(socket));
+      } catch (error) {
+        this.#unusable(error);
+        socket.destroy();
+      }
     });
     socket.on('close', () => {
       const pause_ms = this.#pause_ms;
@@ -161,9 +175,19 @@ export class Ring {
     });
   }
 
+  #greeted(socket: Socket): void {
+    if (this.#reaching !== socket) return;
+    socket.setTimeout(0);
+    this.#reaching = undefined;
+    this.#pause_ms = connect_pause_ms_min;
+    this.#behind = socket;
+    this.#look();
+  }
+
   #look(): void {
     if (this.#isUp || !this.#before || !this.#behind) return;
     this.#isUp = true;
+    this.#toldForeign = false;
     this.#tell({ type: 'up' });
     for (const came of this.#early.splice(0)) this.#tell(came);
   }

@@ -104,8 +104,8 @@ export const engineErrors = defineErrors({
   },
   E_STAGE_MISMATCH: {
     cause:
-      'The stages of a pipeline do not fit together: another model file, other operators, two of them on one device.',
-    fix: 'make sure that all nodes see the same model file, and deploy again so that all stages come from one plan',
+      'The stages of a pipeline do not fit together: another model file, other operators, two of them on one device, two versions of hpcserve.',
+    fix: 'make sure that all nodes see the same model file and the same hpcserve, and deploy again so that all stages come from one plan',
     http_status: 503,
     exit_code: 12,
   },

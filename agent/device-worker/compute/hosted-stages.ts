@@ -98,12 +98,18 @@ export class HostedStages {
     }
   }
 
-  /** One frame of each ring that has one. @returns whether there was any */
+  /** One frame of each ring that has one. A stage beside another version is given up. @returns whether there was any */
   serve(): boolean {
     let served = false;
-    for (const { held, loading } of this.#stages.values()) {
+    for (const { name, held, loading } of [...this.#stages.values()]) {
       if (loading?.answerRefused()) served = true;
-      if (held?.serve((began_ms) => this.#keepPace(began_ms))) served = true;
+      try {
+        if (held?.serve((began_ms) => this.#keepPace(began_ms))) served = true;
+      } catch (error) {
+        if (!(error instanceof HpcserveError) || error.code !== 'E_STAGE_MISMATCH') throw error;
+        this.#lost(name, error);
+        served = true;
+      }
     }
     return served;
   }
@@ -160,8 +166,12 @@ export class HostedStages {
       loading.refuse(error);
       return;
     }
-    this.unload(hosted.name);
-    this.#around.send({ type: 'load_failed', name: hosted.name, error: error.toJSON() });
+    this.#lost(hosted.name, error);
+  }
+
+  #lost(name: string, error: HpcserveError): void {
+    this.unload(name);
+    this.#around.send({ type: 'load_failed', name, error: error.toJSON() });
   }
 }
 

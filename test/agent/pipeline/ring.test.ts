@@ -2,8 +2,9 @@
 import { existsSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import { expect, test } from 'vitest';
-import { decodeFrame, encodeJsonFrame } from '../../../agent/pipeline/frame.ts';
+import { decodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
 import { Ring } from '../../../agent/pipeline/ring.ts';
 import type { FromRing } from '../../../agent/pipeline/ring-messages.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
@@ -142,3 +143,36 @@ test('a stage behind whose connection is taken and never greeted is tried again'
   await eventually(() => way.taken === 2, 'a second try, once nobody greeted for 10 s', 60_000);
   expect(first.turns).toEqual([]);
 });
+
+test('a neighbour of another version is named once, and the ring comes up with one of this version', async () => {
+  await using scratch = await scratchFolder();
+  const path = (name: string): string => join(scratch.path, name);
+  let reached = 0;
+  const other = createServer((socket) => {
+    reached++;
+    socket.on('error', () => socket.destroy());
+    // As a stage of the next protocol greets, in the pieces that a network may make of it.
+    const greeting = ofProtocol(3, encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
+    socket.write(greeting.subarray(0, 7));
+    setTimeout(() => socket.write(greeting.subarray(7)), 20);
+  });
+  other.listen(path('1'));
+  using first = new Place(path('0'), path('1'));
+  await eventually(() => reached >= 3, 'three tries');
+  const [told, ...more] = first.told;
+  expect(more).toEqual([]);
+  expect(told).toMatchObject({ type: 'foreign', error: { code: 'E_STAGE_MISMATCH' } });
+  expect(JSON.stringify(told)).toContain('protocol 3, and this program speaks 2');
+
+  other.close();
+  using second = new Place(path('1'), path('0'));
+  await eventually(() => [first, second].every(({ turns }) => turns.at(-1) === 'up'), 'the ring to close');
+});
+
+/** A frame as another version would send it. */
+function ofProtocol(protocol: number, frame: FrameBytes): FrameBytes {
+  const view = new DataView(frame.buffer);
+  view.setUint16(4, protocol, true);
+  view.setUint32(28, crc32(frame.subarray(0, 28)), true);
+  return frame;
+}
