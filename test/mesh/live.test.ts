@@ -280,7 +280,8 @@ test('a member that brings more than it may is named, and keeps nobody waiting',
   const b = await member([addressOf(a)]);
   await eventually(() => lifecycleAt(a, b) === 'SERVING', 'a new member', 5_000);
   delay.disable();
-  expect(delay.percentile(99) / 1e6).toBeLessThan(500);
+  // All of it in one turn would be longer on any machine; a busy one gives a turn of some milliseconds late.
+  expect(delay.percentile(99) / 1e6).toBeLessThan(2000);
   const { relayed_burst_bytes, relayed_bytes_per_s } = defaultTableBounds;
   const allowed_bytes = relayed_burst_bytes + (relayed_bytes_per_s * (performance.now() - began_ms)) / 1000;
   // Beside those of the two members that are there.
