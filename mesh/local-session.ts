@@ -120,7 +120,7 @@ export class LocalSession {
     const { lifecycle, version } = this.#record;
     if (lifecycle === 'LEFT' || seen.lifecycle !== lifecycle || seen.version < version) return;
     this.#record = this.#named({ ...this.#record, version: seen.version + 1 });
-    await this.#registry.publish(this.#record, this.#identity);
+    await this.#publish();
   }
 
   async #renew(): Promise<void> {

@@ -457,9 +457,13 @@ export class Models {
           streamed: toldWeights(message.stats),
         });
         return;
-      case 'load_failed':
-        this.#fail(model, HpcserveError.fromJSON(message.error));
+      case 'load_failed': {
+        const error = HpcserveError.fromJSON(message.error);
+        // Its own part was there, and was being measured when another stage went.
+        if (error.code === 'E_STAGE_LOST') this.#reopen(model, error);
+        else this.#fail(model, error);
         return;
+      }
       case 'model_failed': {
         const error = HpcserveError.fromJSON(message.error);
         this.#dropSequences(message.name, error);

@@ -14,7 +14,8 @@ const answer_ms = 120_000;
 
 interface KvPeersOptions {
   registry: Registry;
-  own: SessionIdentity;
+  /** Of the agent's own session now. */
+  own(): SessionIdentity;
   hostname: string;
   /** Fingerprint of the own provider; undefined while nothing proves it: then there are no peers. */
   provider(): string | undefined;

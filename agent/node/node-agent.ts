@@ -206,14 +206,18 @@ export class NodeAgent {
     this.#session = await LocalSession.join(
       registry,
       this.#ownMetadata(metadata, devices),
-      () => this.#changed(),
+      (previous) => {
+        const at = { previous, session: this.#session?.id };
+        this.#log.warn(at, 'took another session: the others had taken it for gone');
+        this.#changed();
+      },
       () => this.#provider?.delegation,
     );
     asked.throwIfAborted();
     await this.#session.update({ lifecycle: 'SERVING' });
     this.#peers = await this.#openPeers({
       registry,
-      own: this.#session.identity,
+      own: () => this.#session!.identity,
       units,
       layouts,
       runtime_folder,

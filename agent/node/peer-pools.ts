@@ -1,16 +1,19 @@
-import type { Pool } from 'undici';
+import type { buildConnector, Pool } from 'undici';
 import { pinnedConnector, type Registry, type SessionIdentity, sessionOrigin } from '../../mesh/index.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 
 /** Connections to sessions of other agents, over TLS with keys pinned to their records. */
 export class PeerPools {
   readonly #registry: Registry;
-  readonly #own: SessionIdentity;
+  readonly #own: () => SessionIdentity;
   readonly #connections: number;
   readonly #pools = new Map<string, Pool>();
 
-  /** @param connections to one peer */
-  constructor(registry: Registry, own: SessionIdentity, connections: number) {
+  /**
+   * @param own asked at each connection: an agent may take another session
+   * @param connections to one peer
+   */
+  constructor(registry: Registry, own: () => SessionIdentity, connections: number) {
     this.#registry = registry;
     this.#own = own;
     this.#connections = connections;
@@ -28,7 +31,8 @@ export class PeerPools {
       this.#pools.delete(id);
       void pool.destroy();
     }
-    const connect = pinnedConnector(peer, this.#own);
+    const connect: buildConnector.connector = (options, callback) =>
+      pinnedConnector(peer, this.#own())(options, callback);
     const pool = new Pool(sessionOrigin(peer), { connect, connections: this.#connections });
     this.#pools.set(session_id, pool);
     return pool;

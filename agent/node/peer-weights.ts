@@ -27,7 +27,8 @@ const offer_bytes_max = 1024 * 1024;
 
 interface PeerWeightsOptions {
   registry: Registry;
-  own: SessionIdentity;
+  /** Of the agent's own session now. */
+  own(): SessionIdentity;
   node: string;
   site: string;
   /** Names of the models that this node is to serve: who serves them, too, is asked first. */
@@ -108,12 +109,13 @@ export class PeerWeights {
 
   /** Workers of other nodes of the site, those first that serve what is served here. */
   #candidates(): SessionRecord[] {
-    const { registry, node, site, models, own } = this.#options;
+    const { registry, node, site, models } = this.#options;
+    const own_id = this.#options.own().session_id;
     const alike = ({ metadata }: SessionRecord): number =>
       metadata.models.some(({ name }) => models.includes(name)) ? 0 : 1;
     // Otherwise by chance that is the same for everybody who asks, and another for each: no peer is everybody's first.
     const chance = ({ session_id }: SessionRecord): number =>
-      (Number.parseInt(session_id.slice(0, 8), 16) ^ Number.parseInt(own.session_id.slice(0, 8), 16)) >>> 0;
+      (Number.parseInt(session_id.slice(0, 8), 16) ^ Number.parseInt(own_id.slice(0, 8), 16)) >>> 0;
     return registry
       .snapshot()
       .filter(

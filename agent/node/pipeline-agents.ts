@@ -10,8 +10,8 @@ const answer_ms = 5000;
 
 export interface PipelineAgentsOptions {
   registry: Registry;
-  /** The agent's own session. */
-  own: SessionIdentity;
+  /** Of the agent's own session now. */
+  own(): SessionIdentity;
   /** Of its node, among those that its units count. */
   node_index: number;
   launch: Pick<LaunchSpec, 'launch_id' | 'deployment' | 'part'>;
@@ -44,13 +44,11 @@ export class PipelineAgents {
    * place: the one that began later counts. One that had this agent's place is none of them.
    */
   others(): SessionRecord[] {
-    const { registry, own, node_index } = this.#options;
+    const { registry, node_index } = this.#options;
+    const own_id = this.#options.own().session_id;
     const serving = registry
       .snapshot()
-      .filter(
-        (record) =>
-          record.lifecycle === 'SERVING' && record.session_id !== own.session_id && this.has(record),
-      );
+      .filter((record) => record.lifecycle === 'SERVING' && record.session_id !== own_id && this.has(record));
     const byNode = new Map<number | undefined, SessionRecord>();
     for (const record of serving.sort((a, b) => a.started_at_ms - b.started_at_ms))
       byNode.set(record.metadata.node_index, record);
@@ -60,10 +58,11 @@ export class PipelineAgents {
 
   /**
    * @param path what it is asked for, by an upgrade to `protocol`
-   * @returns a connection to it; undefined where it refuses
+   * @returns a connection to it
+   * @throws Error with what it said where it refuses
    */
-  async ask(peer: SessionRecord, path: string, protocol: string): Promise<Duplex | undefined> {
-    const connection = await pinnedConnect(peer, this.#options.own);
+  async ask(peer: SessionRecord, path: string, protocol: string): Promise<Duplex> {
+    const connection = await pinnedConnect(peer, this.#options.own());
     connection.setNoDelay(true);
     return new Promise((resolve, reject) => {
       const request = requestHttp({
@@ -79,11 +78,10 @@ export class PipelineAgents {
         resolve(way);
       });
       request.once('response', (response) => {
-        response.resume();
+        reject(new Error(`it answers with status ${response.statusCode}`));
         connection.destroy();
-        resolve(undefined);
       });
-      request.once('timeout', () => connection.destroy());
+      request.once('timeout', () => connection.destroy(new Error(`it said nothing within ${answer_ms} ms`)));
       request.once('error', reject);
       request.end();
     });

@@ -4,6 +4,7 @@ import { createConnection, createServer, type Server, type Socket } from 'node:n
 import type { Duplex } from 'node:stream';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
+import type { AgentLog } from './log.ts';
 import { acceptUpgrade, type PipelineAgents } from './pipeline-agents.ts';
 import { stageSocket } from './stage-place.ts';
 
@@ -16,6 +17,7 @@ export interface StageTunnelsOptions {
   node_index: number;
   /** The agent's, of mode 0700, where the sockets of stages are. */
   folder: string;
+  log: AgentLog;
 }
 
 /** A ring of a pipeline as far as it passes this node. */
@@ -39,6 +41,8 @@ export class StageTunnels {
   /** By unit, and by the number of the change that brought the ring; 0: that of its launch. */
   readonly #rings = new Map<string, Map<number, NodeRing>>();
   readonly #sockets = new Set<Duplex>();
+  /** By paths of stages: why none of the others let this node reach it, as the log has it. */
+  readonly #refused = new Map<string, string>();
 
   constructor(options: StageTunnelsOptions) {
     this.#options = options;
@@ -150,15 +154,35 @@ export class StageTunnels {
   /** The first of the pipeline's other agents that has it. */
   async #reach(path: string): Promise<Duplex | undefined> {
     const { agents } = this.#options;
+    const refused: string[] = [];
     for (const other of agents.others()) {
-      const way = await agents.ask(other, path, protocol).catch(() => undefined);
-      if (way) return way;
+      try {
+        const way = await agents.ask(other, path, protocol);
+        this.#refused.delete(path);
+        return way;
+      } catch (error) {
+        refused.push(`${other.metadata.node}: ${(error as Error).message}`);
+      }
     }
+    this.#note(path, refused.length > 0 ? refused.join('; ') : 'no other node of its pipeline is known');
     return undefined;
+  }
+
+  /** A ring tries again every other second: what is the same as before is not said again. */
+  #note(path: string, because: string): void {
+    if (this.#refused.get(path) === because) return;
+    this.#refused.set(path, because);
+    this.#options.log.warn({ path, because }, 'a stage elsewhere is not reached yet');
   }
 
   /** Each ends with the other: the ring is broken. */
   #join(a: Duplex, b: Duplex): void {
+    // One may have ended before the other came.
+    if (a.destroyed || b.destroyed) {
+      a.destroy();
+      b.destroy();
+      return;
+    }
     for (const [from, to] of [
       [a, b],
       [b, a],

@@ -18,8 +18,8 @@ import type { UnitSupervisor } from './unit-supervisor.ts';
 
 interface WorkerPeersOptions {
   registry: Registry;
-  /** Of the agent's own session. */
-  own: SessionIdentity;
+  /** Of the agent's own session now: it takes another one where the others have taken it for gone. */
+  own(): SessionIdentity;
   launch: LaunchSpec;
   node: NodeIdentity;
   /** Of the node, among those that its units count. */
@@ -68,7 +68,7 @@ export class WorkerPeers {
     }
     const { layouts, supervisors, log } = options;
     const agents = new PipelineAgents({ registry, own, node_index, launch, provider });
-    this.#tunnels = new StageTunnels({ agents, node_index, folder: runtime_folder });
+    this.#tunnels = new StageTunnels({ agents, node_index, folder: runtime_folder, log });
     const stages = new NodeStages({ node: node.node, node_index, tunnels: this.#tunnels, supervisors });
     this.#changes = new StageChanges({ node: node.node, agents, stages, launch, log });
     this.refactorings = new PipelineRefactorings({

@@ -2,6 +2,7 @@
 import { existsSync, mkdirSync, readdirSync } from 'node:fs';
 import { createConnection } from 'node:net';
 import { join } from 'node:path';
+import pino from 'pino';
 import { expect, test } from 'vitest';
 import { PipelineAgents } from '../../../agent/node/pipeline-agents.ts';
 import { stageSocket } from '../../../agent/node/stage-place.ts';
@@ -62,7 +63,7 @@ test('agents of another provider are not asked, whatever launch their records na
     });
     const options = {
       registry,
-      own: own.identity,
+      own: () => own.identity,
       node_index: 0,
       launch: { launch_id, deployment: 'd' },
     };
@@ -86,14 +87,14 @@ async function withTunnels(check: (tunnels: StageTunnels, folder: string) => Pro
   const own = await agentOf(registry, provider, { node_index: 0 });
   const agents = new PipelineAgents({
     registry,
-    own: own.identity,
+    own: () => own.identity,
     node_index: 0,
     launch: { launch_id, deployment: 'd' },
     provider: () => provider.id,
   });
   const folder = join(scratch.path, 'run');
   mkdirSync(folder);
-  const tunnels = new StageTunnels({ agents, node_index: 0, folder });
+  const tunnels = new StageTunnels({ agents, node_index: 0, folder, log: pino({ enabled: false }) });
   try {
     await check(tunnels, folder);
   } finally {

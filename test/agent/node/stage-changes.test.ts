@@ -42,7 +42,7 @@ async function agentsOf(site: Site, { launch }: RunningAgent): Promise<PipelineA
   await own.update({ lifecycle: 'SERVING' });
   return new PipelineAgents({
     registry: site.registry,
-    own: own.identity,
+    own: () => own.identity,
     node_index: 9,
     launch,
     provider: () => site.provider.id,
