@@ -172,7 +172,7 @@ export class StageTunnels {
   #note(path: string, because: string): void {
     if (this.#refused.get(path) === because) return;
     this.#refused.set(path, because);
-    this.#options.log.warn({ path, because }, 'a stage elsewhere is not reached yet');
+    this.#options.log.info({ path, because }, 'a stage elsewhere is not reached yet');
   }
 
   /** Each ends with the other: the ring is broken. */

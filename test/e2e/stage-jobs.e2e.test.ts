@@ -3,6 +3,9 @@
  * mid-answer, and it is ended for good in another one; the client's answers are those of the whole model. On a cluster
  * of its own, since other jobs take its nodes.
  */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
@@ -56,6 +59,7 @@ async function deploy(name: string, parallel: object): Promise<void> {
 }
 
 interface Launch {
+  launch_id: string;
   job_id: string;
   superseded: boolean;
   job?: { state: string; nodes?: string };
@@ -141,6 +145,31 @@ it('goes on with an answer whose second stage Slurm preempts, once its job runs 
   expect(await restarts(first)).toBe(0);
 }, 180_000);
 
+it('serves on while the agent of its first stage stands still, which the mesh takes for gone', async () => {
+  const [{ launch_id }] = await parts();
+  const signal = async (name: string): Promise<void> => {
+    const argv = ['pkill', `-${name}`, '-f', `agent/main.js --launch .*/${launch_id}/`];
+    const { code, stderr } = await cluster.runAs('user', argv);
+    expect(code, stderr).toBe(0);
+  };
+  await signal('STOP');
+  await delay(4000); // longer than the mesh waits
+  await signal('CONT');
+  const log = join(home.folder, `.hpcserve/stage-jobs/deployments/cut/launches/${launch_id}`);
+  const said = (): string =>
+    readdirSync(log)
+      .filter((name) => name.endsWith('.agent.log'))
+      .map((name) => readFileSync(join(log, name), 'utf8'))
+      .join('');
+  await eventually(
+    () => said().includes('took another session'),
+    'it to come back under another key',
+    30_000,
+  );
+  expect(await answer()).toBe(expected);
+}, 120_000);
+
+// Both find the agent of the first stage under the key that it has now.
 it('goes on with an answer whose second stage is ended, once the keeper has started it elsewhere', async () => {
   const [first, second] = await parts();
   const end = async (): Promise<void> => {
