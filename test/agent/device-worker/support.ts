@@ -74,7 +74,10 @@ export class WorkerHarness {
   }
 
   send(message: ToWorker): void {
-    this.process.send(message);
+    this.process.send(message, (error) => {
+      // One that was killed just now may still have a channel, whose other end is gone.
+      if (error && !this.process.killed) throw error;
+    });
   }
 
   async configure(
