@@ -206,11 +206,7 @@ export class NodeAgent {
     this.#session = await LocalSession.join(
       registry,
       this.#ownMetadata(metadata, devices),
-      (previous) => {
-        const at = { previous, session: this.#session?.id };
-        this.#log.warn(at, 'took another session: the others had taken it for gone');
-        this.#changed();
-      },
+      (previous) => this.#renewed(previous),
       () => this.#provider?.delegation,
     );
     asked.throwIfAborted();
@@ -248,6 +244,12 @@ export class NodeAgent {
       supervisors: () => this.#supervisors,
       log: this.#log,
     });
+    this.#changed();
+  }
+
+  #renewed(previous: string): void {
+    const at = { previous, session: this.#session?.id };
+    this.#log.warn(at, 'took another session: the others had taken it for gone');
     this.#changed();
   }
 
