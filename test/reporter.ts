@@ -53,11 +53,7 @@ export default class implements Reporter {
       // vitest adds the file that was running.
       const { VITEST_TEST_PATH: path } = error as { VITEST_TEST_PATH?: string };
       const file = path === undefined ? '' : relative(packageRoot, path);
-      report.failures.push({
-        file,
-        name: '(an error outside of any test)',
-        message: wordsOf(error),
-      });
+      report.failures.push({ file, name: '(an error outside of any test)', message: wordsOf(error) });
     }
     writeFileSync(process.env.HPCSERVE_TEST_REPORT!, JSON.stringify(report));
   }

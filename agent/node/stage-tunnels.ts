@@ -20,6 +20,14 @@ export interface StageTunnelsOptions {
   log: AgentLog;
 }
 
+/** To a stage on another node. */
+interface StageWay {
+  /** That other agents are asked for. */
+  readonly path: string;
+  /** Why none of them let this node through, as the log has it. */
+  refused: string | undefined;
+}
+
 /** A ring of a pipeline as far as it passes this node. */
 interface NodeRing {
   /** Stages that are here. */
@@ -41,8 +49,6 @@ export class StageTunnels {
   /** By unit, and by the number of the change that brought the ring; 0: that of its launch. */
   readonly #rings = new Map<string, Map<number, NodeRing>>();
   readonly #sockets = new Set<Duplex>();
-  /** By paths of stages: why none of the others let this node reach it, as the log has it. */
-  readonly #refused = new Map<string, string>();
 
   constructor(options: StageTunnelsOptions) {
     this.#options = options;
@@ -125,7 +131,12 @@ export class StageTunnels {
   async #listen(unit: string, ring: number | undefined, stage: number): Promise<Server> {
     const path = stageSocket(this.#options.folder, unit, stage, ring);
     rmSync(path, { force: true });
-    const server = createServer({ pauseOnConnect: true }, (socket) => this.#pass(socket, unit, ring, stage));
+    const which = ring === undefined ? `${stage}` : `${ring}/${stage}`;
+    const way: StageWay = {
+      path: `${agentPaths.stages}/${encodeURIComponent(unit)}/${which}`,
+      refused: undefined,
+    };
+    const server = createServer({ pauseOnConnect: true }, (socket) => this.#pass(socket, way));
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject);
       server.listen(path, resolve);
@@ -134,12 +145,11 @@ export class StageTunnels {
   }
 
   /** A worker of this node reaches for a stage elsewhere. */
-  #pass(socket: Socket, unit: string, ring: number | undefined, stage: number): void {
+  #pass(socket: Socket, to: StageWay): void {
     this.#sockets.add(socket);
     socket.once('close', () => this.#sockets.delete(socket));
     socket.on('error', () => socket.destroy()); // a worker that goes is no failure of the agent
-    const which = ring === undefined ? `${stage}` : `${ring}/${stage}`;
-    this.#reach(`${agentPaths.stages}/${encodeURIComponent(unit)}/${which}`).then(
+    this.#reach(to).then(
       (way) => {
         if (way && !socket.destroyed) this.#join(way, socket);
         else {
@@ -152,27 +162,27 @@ export class StageTunnels {
   }
 
   /** The first of the pipeline's other agents that has it. */
-  async #reach(path: string): Promise<Duplex | undefined> {
+  async #reach(to: StageWay): Promise<Duplex | undefined> {
     const { agents } = this.#options;
     const refused: string[] = [];
     for (const other of agents.others()) {
       try {
-        const way = await agents.ask(other, path, protocol);
-        this.#refused.delete(path);
+        const way = await agents.ask(other, to.path, protocol);
+        to.refused = undefined;
         return way;
       } catch (error) {
         refused.push(`${other.metadata.node}: ${(error as Error).message}`);
       }
     }
-    this.#note(path, refused.length > 0 ? refused.join('; ') : 'no other node of its pipeline is known');
+    this.#note(to, refused.length > 0 ? refused.join('; ') : 'no other node of its pipeline is known');
     return undefined;
   }
 
   /** A ring tries again every other second: what is the same as before is not said again. */
-  #note(path: string, because: string): void {
-    if (this.#refused.get(path) === because) return;
-    this.#refused.set(path, because);
-    this.#options.log.info({ path, because }, 'a stage elsewhere is not reached yet');
+  #note(to: StageWay, because: string): void {
+    if (to.refused === because) return;
+    to.refused = because;
+    this.#options.log.info({ path: to.path, because }, 'a stage elsewhere is not reached yet');
   }
 
   /** Each ends with the other: the ring is broken. */

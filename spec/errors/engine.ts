@@ -90,8 +90,8 @@ export const engineErrors = defineErrors({
   },
   E_STAGE_FRAME: {
     cause:
-      'A stage of a pipeline was sent something that is no frame of its protocol: damaged on its way, out of order, or by a program of another version.',
-    fix: 'nothing: the pipeline is opened anew and answers go on elsewhere; where it happens again, run one version of hpcserve on all nodes, and report it',
+      'A stage of a pipeline was sent something that is no frame of its protocol: damaged on its way, or out of order.',
+    fix: 'nothing: the pipeline is opened anew and answers go on elsewhere; where it happens again, report it',
     http_status: 503,
     exit_code: 11,
   },

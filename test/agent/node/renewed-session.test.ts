@@ -4,6 +4,7 @@ import { createConnection, createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import pino from 'pino';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { PeerPools } from '../../../agent/node/peer-pools.ts';
 import { PipelineAgents } from '../../../agent/node/pipeline-agents.ts';
 import { SessionServer } from '../../../agent/node/session-server.ts';
 import { stageSocket } from '../../../agent/node/stage-place.ts';
@@ -39,11 +40,13 @@ class Agent {
   readonly #server: SessionServer;
   readonly #tunnels: StageTunnels;
   readonly #stage: Server;
+  readonly #pools: PeerPools;
 
   private constructor(registry: RendezvousRegistry, node_index: number, provider_id: string) {
     this.registry = registry;
     this.#folder = join(scratch.path, `n${node_index}`);
     mkdirSync(this.#folder);
+    this.#pools = new PeerPools(registry, () => this.session.identity, 1);
     const agents = new PipelineAgents({
       registry,
       own: () => this.session.identity,
@@ -56,7 +59,7 @@ class Agent {
     this.#server = new SessionServer({
       registry,
       identityOf: (id) => (id === this.session.id ? this.session.identity : undefined),
-      handle: (_id, _request, response) => response.writeHead(404).end(),
+      handle: (_id, _request, response) => response.writeHead(204).end(),
       upgrade: (request, socket, head, peer) => this.#tunnels.accept(request, socket, head, peer),
     });
     this.#stage = createServer((socket) => {
@@ -79,14 +82,8 @@ class Agent {
     agent.session = await LocalSession.join(
       registry,
       {
-        ...{
-          ...metadata,
-          role: 'node-agent',
-          deployment: 'd',
-          launch_id,
-          node: `n${node_index}`,
-          node_index,
-        },
+        ...metadata,
+        ...{ role: 'node-agent', deployment: 'd', launch_id, node: `n${node_index}`, node_index },
         addresses: [{ host: '127.0.0.1', port }],
       },
       undefined,
@@ -111,7 +108,16 @@ class Agent {
     });
   }
 
+  /** As tensors, keys and values of a peer are asked for. */
+  async isAnsweredBy(peer: Agent): Promise<boolean> {
+    const pool = await this.#pools.to(this.registry.get(peer.session.id)!);
+    const { statusCode, body } = await pool.request({ method: 'GET', path: '/' });
+    await body.dump();
+    return statusCode === 204;
+  }
+
   async close(): Promise<void> {
+    await this.#pools.close();
     this.#tunnels.closeAll();
     this.#stage.close();
     await this.#server.close();
@@ -128,10 +134,13 @@ test('one that the mesh took for gone, and that came back under another key', as
   const a = await Agent.open(0);
   const b = await Agent.open(1);
   await expectReached(a, b);
+  expect(await a.isAnsweredBy(b)).toBe(true);
   const before = a.session.id;
   await b.registry.retire(before, 'silent for 2.1 s', await SessionIdentity.create());
   await eventually(() => a.session.id !== before && b.registry.get(a.session.id), 'its new session');
   await expectReached(a, b);
+  // The connection that there was is of the session that it had.
+  await eventually(() => a.isAnsweredBy(b), 'an answer to its new session');
 });
 
 test('one that has refuted that it is gone is still of its provider', async () => {
