@@ -1,13 +1,17 @@
 /** Stages in processes of their own: real device workers, a ring of sockets, and the loss of one of them. */
 import { mkdtempSync, rmSync } from 'node:fs';
+import { createConnection, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { enumerateOperators } from '../../../agent/engine/operators.ts';
+import { encodeJsonFrame, frameKinds } from '../../../agent/pipeline/frame.ts';
+import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
 import { congestedStages } from '../../../solver/granularity/congested-stages.ts';
 import { WorkerHarness } from '../device-worker/support.ts';
 import { model } from '../engine/support.ts';
+import { ofProtocol } from './support.ts';
 
 const open: (() => Promise<void>)[] = [];
 afterEach(async () => {
@@ -20,14 +24,25 @@ interface Pipeline {
   start(stage: number): Promise<void>;
   /** The model's name, served by the first worker. */
   name: string;
+  /** Where a stage of it listens. */
+  socket(stage: number): string;
+}
+
+interface PipelineOptions {
+  names?: string[];
+  /** By model: the stage of each device. */
+  orders?: ((device: number) => number)[];
+  /** Of emulated devices, by stage. */
+  steps_ms?: readonly number[];
+  /** Devices that are not started. */
+  absent?: readonly number[];
+  /** Where a stage reaches the one behind it; absent: where that listens. */
+  ways?: Readonly<Record<number, (listens: string) => string>>;
 }
 
 async function startPipeline(
   cuts: readonly number[],
-  names = ['m'],
-  orders = [(stage: number) => stage],
-  /** Of emulated devices, by stage. */
-  steps_ms: readonly number[] = [],
+  { names = ['m'], orders = [(stage) => stage], steps_ms = [], absent = [], ways = {} }: PipelineOptions = {},
 ): Promise<Pipeline> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcp-'));
   open.push(async () => rmSync(folder, { recursive: true, force: true }));
@@ -62,7 +77,7 @@ async function startPipeline(
             begin: bounds[stage]!,
             end: bounds[stage + 1]!,
             listen: socket(name, stage),
-            next: socket(name, stage + 1),
+            next: (ways[stage] ?? ((listens) => listens))(socket(name, stage + 1)),
             device: `device ${device}`,
             device_identity: `device ${device}`,
           },
@@ -70,8 +85,9 @@ async function startPipeline(
       });
     });
   };
-  await Promise.all(bounds.slice(1).map((_, device) => start(device)));
-  return { workers, start, name: names[0]! };
+  const devices = bounds.slice(1).map((_, device) => device);
+  await Promise.all(devices.filter((device) => !absent.includes(device)).map(start));
+  return { workers, start, name: names[0]!, socket: (stage) => socket(names[0]!, stage) };
 }
 
 async function serves(worker: WorkerHarness, name: string): Promise<void> {
@@ -131,7 +147,10 @@ test('answers are those of one process, and a stage that dies and comes back is 
 });
 
 test('two pipelines whose coordinators are on each other’s devices do not wait for each other', async () => {
-  const { workers } = await startPipeline([3], ['m', 'w'], [(device) => device, (device) => 1 - device]);
+  const { workers } = await startPipeline([3], {
+    names: ['m', 'w'],
+    orders: [(device) => device, (device) => 1 - device],
+  });
   await serves(workers[0]!, 'm');
   await serves(workers[1]!, 'w');
   const answers = await Promise.all(
@@ -144,7 +163,7 @@ test('two pipelines whose coordinators are on each other’s devices do not wait
 });
 
 test('a stage on a slow device is the one before which batches lie, as its coordinator reports', async () => {
-  const { workers, name } = await startPipeline([2, 4], ['m'], [(stage) => stage], [0, 0, 60]);
+  const { workers, name } = await startPipeline([2, 4], { steps_ms: [0, 0, 60] });
   await serves(workers[0]!, name);
   const answers = Array.from({ length: 8 }, () =>
     workers[0]!.post('/v1/completions', { model: name, ...asked }),
@@ -157,3 +176,66 @@ test('a stage on a slow device is the one before which batches lie, as its coord
   expect(congestedStages(queues).map(({ stage }) => stage)).toEqual([2]);
   expect(new Set((await Promise.all(answers)).map(({ status }) => status))).toEqual(new Set([200]));
 });
+
+test.each([0, 1])('stage %i beside one of another version has failed, and says so', async (stage) => {
+  const { workers, socket } = await startPipeline([3], { absent: [1 - stage] });
+  const other = createServer((connection) => {
+    connection.on('error', () => connection.destroy());
+    connection.write(ofProtocol(3, encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null)));
+  });
+  open.push(async () => void other.close());
+  other.listen(socket(1 - stage));
+  const told = await workers[stage]!.message(
+    (message) => message.type === 'model' && message.state === 'failed',
+  );
+  expect(told).toMatchObject({ name: 'm', error: { code: 'E_STAGE_MISMATCH' } });
+});
+
+test('a stage that is lost while the model is measured is waited for, as at any other time', async () => {
+  // Measuring takes many of these.
+  const steps_ms = [0, 200];
+  let isMeasured = (): void => undefined;
+  const measured = new Promise<void>((resolve) => {
+    isMeasured = resolve;
+  });
+  const { workers, start, name } = await startPipeline([3], {
+    steps_ms,
+    ways: { 0: (listens) => watched(listens, () => isMeasured()) },
+  });
+  const [coordinator, second] = workers;
+  await measured;
+  second!.process.kill('SIGKILL');
+  await coordinator!.logged(({ msg }) => String(msg).includes('waits for its stages'), 1);
+  await start(1);
+  await serves(coordinator!, name);
+  const answer = await coordinator!.post('/v1/completions', { model: name, ...asked, max_tokens: 4 });
+  expect(answer.status).toBe(200);
+});
+
+/** A way to a stage. @param onBatch runs with each batch that passes. @returns where it is reached */
+function watched(listens: string, onBatch: () => void): string {
+  const path = `${listens}.way`;
+  const sockets = new Set<Socket>();
+  const server = createServer((from) => {
+    const to = createConnection(listens);
+    const assembler = new FrameAssembler();
+    from.on('data', (chunk) => assembler.take(chunk, (frame) => isBatch(frame) && onBatch()));
+    for (const [end, other] of [
+      [from, to],
+      [to, from],
+    ] as const) {
+      sockets.add(end);
+      end.on('error', () => end.destroy());
+      end.once('close', () => other.destroy());
+      end.pipe(other);
+    }
+  });
+  server.listen(path);
+  open.push(async () => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  return path;
+}
+
+const isBatch = (frame: Uint8Array): boolean => Buffer.from(frame).readUInt16LE(6) === frameKinds.batch;

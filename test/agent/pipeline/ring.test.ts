@@ -2,12 +2,12 @@
 import { existsSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { crc32 } from 'node:zlib';
 import { expect, test } from 'vitest';
-import { decodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
+import { decodeFrame, encodeJsonFrame } from '../../../agent/pipeline/frame.ts';
 import { Ring } from '../../../agent/pipeline/ring.ts';
 import type { FromRing } from '../../../agent/pipeline/ring-messages.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
+import { ofProtocol } from './support.ts';
 
 /** One stage's place, and what it told the stage. */
 class Place implements Disposable {
@@ -168,11 +168,3 @@ test('a neighbour of another version is named once, and the ring comes up with o
   using second = new Place(path('1'), path('0'));
   await eventually(() => [first, second].every(({ turns }) => turns.at(-1) === 'up'), 'the ring to close');
 });
-
-/** A frame as another version would send it. */
-function ofProtocol(protocol: number, frame: FrameBytes): FrameBytes {
-  const view = new DataView(frame.buffer);
-  view.setUint16(4, protocol, true);
-  view.setUint32(28, crc32(frame.subarray(0, 28)), true);
-  return frame;
-}

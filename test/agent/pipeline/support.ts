@@ -1,4 +1,5 @@
 /** A pipeline within one process: real stages and real frames, and a ring that is an array. */
+import { crc32 } from 'node:zlib';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { enumerateOperators } from '../../../agent/engine/operators.ts';
@@ -114,4 +115,12 @@ export function openTestPipeline(options: EngineOptions, cuts: readonly number[]
 export function closePipeline({ engine, stages }: TestPipeline): void {
   engine.close();
   for (const stage of stages) stage.free();
+}
+
+/** A frame as another version would send it. */
+export function ofProtocol(protocol: number, frame: FrameBytes): FrameBytes {
+  const view = new DataView(frame.buffer);
+  view.setUint16(4, protocol, true);
+  view.setUint32(28, crc32(frame.subarray(0, 28)), true);
+  return frame;
 }
