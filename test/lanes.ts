@@ -21,6 +21,10 @@ const alone: Readonly<Record<string, string>> = {
     'a worker answers its agent within 5 s while it computes what takes seconds',
   'test/agent/device-worker/sharing.test.ts':
     'promises of 30 ms a token are kept, measured on cores that nobody else has',
+  'test/agent/node/stuck-thread.test.ts':
+    'a thread may stand twenty times as long as it ever did, so that one without a core for seconds may for minutes',
+  'test/web/interactive.test.ts':
+    'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':
     'KV of six streams leaves a node within the two seconds that Slurm gives it',
   'test/agent/node/native-gpu.test.ts':
