@@ -36,12 +36,12 @@ function checkReadable(unit: UnitSpec, path: string, role: string): void {
   }
 }
 
-/** The model of a unit as a session record lists it, before anything was loaded. */
 /** Requests for it come here: all of it is here, or its first stage. */
 export function answers({ stage = 0 }: { stage?: number }): boolean {
   return stage === 0;
 }
 
+/** The model of a unit as a session record lists it, before anything was loaded. */
 export function pendingModel(unit: UnitSpec): SessionModel {
   const { name, aliases, precision, slo } = unit.model;
   const { context_tokens } = unit;

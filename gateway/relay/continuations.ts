@@ -177,13 +177,20 @@ export class Continuations {
     );
   }
 
-  /** One that can go on is loading its weights; what that takes is nothing that this stream could hurry. */
+  /**
+   * One that can go on is loading its weights; what that takes is nothing that this stream could hurry. Of which
+   * precision they are, a native replica says once it has opened its file: where it is another, the wait ends then.
+   */
   #waitsForLoad(waited_ms: number): boolean {
     if (waited_ms >= this.#services.load_wait_ms) return false;
     const { replica, route } = this.#stream;
+    const { name, precision } = replica.served;
     return this.#services.router
       .coming(route)
-      .some((candidate) => candidate.served.name === replica.served.name && this.#accepts(candidate));
+      .some(
+        ({ served, session }) =>
+          served.name === name && this.journal!.accepts(session.facts.engine, precision),
+      );
   }
 
   readonly #accepts = ({ session, served }: Replica<SessionLink>): boolean =>
