@@ -105,6 +105,10 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     try {
       const deploying = hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '30s');
       await expect.poll(jobs, { timeout: 30_000 }).toHaveLength(1);
+      // With the keeper it has written what it writes before its job starts.
+      await expect
+        .poll(async () => (await hpcserve('status')).stdout, { timeout: 20_000 })
+        .toMatch(/keeper: process \d+/);
       quota.fill();
       // What `deploy` gives back when it ends, its lock, is room enough for a log.
       full = setInterval(() => quota.fill(), 200);

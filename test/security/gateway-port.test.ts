@@ -273,6 +273,8 @@ describe.skipIf(!root)('a port that another user has when the gateway comes back
     // Both at once: nobody holds it any more.
     process.kill(-holder.pid, 'SIGKILL');
     await expect.poll(rival.took, { timeout: 10_000 }).toBe(true);
+    // A process that ends closes its sockets before it is gone.
+    await expect.poll(state, { timeout: 10_000 }).toBe('not_running');
     const revived = await restartGateway(operationsNow(), 1);
     expect(revived).toMatchObject({ url: expect.stringMatching(/^http/) });
     const endpoint = endpointNow();
