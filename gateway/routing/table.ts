@@ -170,6 +170,6 @@ function readinessOf(
 ): Readiness {
   if (!reachable) return 'cannot';
   if (lifecycle === 'SERVING' && state === 'serving') return 'answers';
-  const loads = state === 'pending' || state === 'loading';
-  return loads && (lifecycle === 'JOIN' || lifecycle === 'SERVING') ? 'comes' : 'cannot';
+  // A replica says that it serves some time before the mesh has heard that its session does.
+  return mayServe(state) && (lifecycle === 'JOIN' || lifecycle === 'SERVING') ? 'comes' : 'cannot';
 }

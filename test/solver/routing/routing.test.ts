@@ -10,35 +10,7 @@ import { leastLoad } from '../../../solver/routing/least-load.ts';
 import { byPrefix } from '../../../solver/routing/prefix-affinity.ts';
 import { promptKeys, scopedKeys } from '../../../solver/routing/prompt-keys.ts';
 import type { ModelLoad } from '../../../spec/agent-state.ts';
-import type { SessionRecord } from '../../../spec/session-record.ts';
-
-function recordOf(session_id: string, models: readonly string[]): SessionRecord {
-  return {
-    session_id,
-    public_key: '',
-    lifecycle: 'SERVING',
-    version: 0,
-    started_at_ms: 0,
-    metadata: {
-      role: 'device-worker',
-      node: 'n',
-      hostname: 'n',
-      site: 's',
-      provider: 'p@s',
-      tier: 'stable',
-      engine: 'native',
-      devices: [],
-      models: models.map((name) => ({
-        name,
-        aliases: [],
-        state: 'serving',
-        precision: 'f16',
-        context_tokens: 64,
-      })),
-      addresses: [],
-    },
-  };
-}
+import { recordOf } from '../../gateway/session-records.ts';
 
 const idle: Omit<Candidate, 'session_id'> = {
   running: 0,
