@@ -13,6 +13,8 @@
 /** Files of a lane at a time. Lower: longer. Higher: suites wait for cores, and come near to their limits. */
 export const laneWorkers = { units: 3, end_to_end: 2 } as const;
 
+const stuck_thread =
+  'a thread may stand twenty times as long as it ever did, so that one without a core for seconds may for minutes';
 const real_vllm = 'a real vLLM imports for a minute on two idle cores, and for many beside others';
 
 /** Files that have the machine to themselves, and what neighbours would break. */
@@ -21,8 +23,8 @@ const alone: Readonly<Record<string, string>> = {
     'a worker answers its agent within 5 s while it computes what takes seconds',
   'test/agent/device-worker/sharing.test.ts':
     'promises of 30 ms a token are kept, measured on cores that nobody else has',
-  'test/agent/node/stuck-thread.test.ts':
-    'a thread may stand twenty times as long as it ever did, so that one without a core for seconds may for minutes',
+  'test/agent/node/stuck-thread.test.ts': stuck_thread,
+  'test/failover/stuck-thread.test.ts': stuck_thread,
   'test/web/interactive.test.ts':
     'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':

@@ -336,3 +336,12 @@ export function alive(pid: number): boolean {
     return false;
   }
 }
+
+/** The process of a session, whichever of these agents has it. */
+export function pidOfSession(agents: RunningAgent[], session_id: string): Promise<number> {
+  return eventually(async () => {
+    const states = await Promise.all(agents.map((agent) => agent.state()));
+    const sessions = states.flatMap((state) => state?.sessions ?? []);
+    return sessions.find((session) => session.session_id === session_id)?.pid;
+  }, `an agent to know the session ${session_id}`);
+}

@@ -105,10 +105,11 @@ describe.skipIf(typeof made === 'string')(`a home whose quota is full${lacking}`
     try {
       const deploying = hpcserve('deploy', '--yes', 'model.yaml', '--timeout', '30s');
       await expect.poll(jobs, { timeout: 30_000 }).toHaveLength(1);
-      // With the keeper it has written what it writes before its job starts.
-      await expect
-        .poll(async () => (await hpcserve('status')).stdout, { timeout: 20_000 })
-        .toMatch(/keeper: process \d+/);
+      // Then it has written what it writes before its job starts.
+      const [job] = await jobs();
+      const state = (): string =>
+        readFileSync(join(quota.path, 'tight/deployments/demo/deployment.json'), 'utf8');
+      await expect.poll(() => JSON.parse(state()).launches[0].job_id, { timeout: 20_000 }).toBe(job);
       quota.fill();
       // What `deploy` gives back when it ends, its lock, is room enough for a log.
       full = setInterval(() => quota.fill(), 200);

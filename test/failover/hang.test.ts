@@ -5,8 +5,7 @@ import type OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
-import { lacking, stopComputingThread, threadStopper } from '../agent/stop-thread.ts';
-import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
+import { pidOfSession, Site, unitOf } from '../agent/support.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/support.ts';
 
@@ -29,49 +28,6 @@ beforeAll(async () => {
 afterAll(async () => {
   await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();
-});
-
-function pidOfSession(agents: RunningAgent[], session_id: string): Promise<number> {
-  return eventually(async () => {
-    const states = await Promise.all(agents.map((agent) => agent.state()));
-    const sessions = states.flatMap((state) => state?.sessions ?? []);
-    return sessions.find((session) => session.session_id === session_id)?.pid;
-  }, `an agent to know the session ${session_id}`);
-}
-
-describe.skipIf(lacking !== '')(`a stuck compute thread${lacking && ` [skipped: needs ${lacking}]`}`, () => {
-  it('its streams go on at the letter on another replica', async () => {
-    const unit = unitOf(
-      { name: 'm', batch_invariant: true, timeouts },
-      { engine: 'native', model_path, context_tokens: 4096, kv_tokens: 8192 },
-    );
-    const agents = await Promise.all([site.start([unit]), site.start([unit])]);
-    await gateway.untilServing('m', 2, start_ms);
-    const body = {
-      model: 'm',
-      messages: [{ role: 'user' as const, content: 'Go on and on.' }],
-      max_tokens: 3000,
-      seed: 4,
-      ignore_eos: true,
-    };
-    const program = threadStopper(site.folder);
-    const undisturbed = await client.chat.completions.create(body);
-    const { data: stream, response } = await client.chat.completions
-      .create({ ...body, stream: true })
-      .withResponse();
-    const pid = await pidOfSession(agents, response.headers.get('x-hpcserve-session')!);
-    const stopper = await stopComputingThread(pid, program);
-    try {
-      let text = '';
-      for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? '';
-      expect(text).toBe(undisturbed.choices[0]!.message.content);
-      expect(await gateway.continuations()).toBe(1);
-    } finally {
-      stopper.kill('SIGKILL');
-    }
-    for (const agent of agents) await agent.kill();
-    // Nine thousand tokens are computed: fifteen seconds alone, and two minutes beside suites that hold the cores.
-  }, 300_000);
 });
 
 describe('a request with which a device worker falls silent', () => {
