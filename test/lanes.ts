@@ -25,6 +25,8 @@ const alone: Readonly<Record<string, string>> = {
     'promises of 30 ms a token are kept, measured on cores that nobody else has',
   'test/agent/node/stuck-thread.test.ts': stuck_thread,
   'test/failover/stuck-thread.test.ts': stuck_thread,
+  'test/failover/loading.test.ts':
+    'a replica is to be lost in the second in which the other one loads, and nobody is waited for who stands still',
   'test/web/interactive.test.ts':
     'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':
