@@ -4,11 +4,10 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 
-/**
- * Between two looks whether control has written it anew. Lower: one that was missing counts sooner; higher: less to
- * read.
- */
+/** Between two looks whether control has written it anew. Higher: less to read. */
 const look_ms = 300_000;
+/** The same where none counts: a shared filesystem may show a new file late. Lower: the job is sooner somebody's. */
+const look_missing_ms = 5000;
 /** It is said so long before the end that nothing will vouch for the sessions. */
 const warn_ms = 12 * 3600_000;
 
@@ -25,6 +24,7 @@ export class LaunchProvider {
   readonly #options: LaunchProviderOptions;
   #delegation: Delegation | undefined;
   #timer: NodeJS.Timeout | undefined;
+  #closed = false;
 
   private constructor(options: LaunchProviderOptions) {
     this.#options = options;
@@ -33,15 +33,7 @@ export class LaunchProvider {
   static async open(options: LaunchProviderOptions): Promise<LaunchProvider> {
     const provider = new LaunchProvider(options);
     await provider.look();
-    provider.#timer = setInterval(() => {
-      provider.look().then(
-        (renewed) => {
-          if (renewed) options.onRenewed();
-        },
-        (error: unknown) => process.emitWarning(error as Error),
-      );
-    }, look_ms);
-    provider.#timer.unref();
+    provider.#lookLater();
     return provider;
   }
 
@@ -50,7 +42,21 @@ export class LaunchProvider {
   }
 
   close(): void {
-    clearInterval(this.#timer);
+    this.#closed = true;
+    clearTimeout(this.#timer);
+  }
+
+  #lookLater(): void {
+    const counts = this.#delegation !== undefined && this.#delegation.ends_at_ms > Date.now();
+    this.#timer = setTimeout(() => void this.#lookAgain(), counts ? look_ms : look_missing_ms);
+    this.#timer.unref();
+  }
+
+  async #lookAgain(): Promise<void> {
+    const renewed = await this.look();
+    if (this.#closed) return;
+    if (renewed) this.#options.onRenewed();
+    this.#lookLater();
   }
 
   /** Reads the file; one that does not count changes nothing. @returns whether there is another delegation now */

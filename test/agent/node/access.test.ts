@@ -230,4 +230,20 @@ describe('what a job proves its provider with', () => {
     expect(await provider.look()).toBe(false);
     expect(provider.delegation?.provider_id).toBe(site.provider.id);
   });
+
+  test('counts seconds after it is there, where a shared filesystem shows it late', async () => {
+    const launch = { launch_id: '0123456789abcdef', launch_folder: join(site.folder, 'launch') };
+    mkdirSync(launch.launch_folder);
+    let published = 0;
+    const provider = await LaunchProvider.open({
+      launch,
+      onRenewed: () => published++,
+      onTrouble: () => undefined,
+    });
+    closing.push(async () => provider.close());
+    const text = site.provider.launch(launch.launch_id).toText();
+    writeFileSync(join(launch.launch_folder, launchFiles.delegation), text, { mode: 0o600 });
+    await eventually(() => published > 0, 'it to be read again', 30_000);
+    expect(provider.delegation?.provider_id).toBe(site.provider.id);
+  }, 45_000);
 });
