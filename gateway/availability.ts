@@ -1,58 +1,17 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { z } from 'zod';
 import { type ErrorFacts, HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { quoteName } from '../spec/printable-name.ts';
 import { loadPhaseWords, type SessionModel } from '../spec/session-record.ts';
 import { deploymentFiles } from '../spec/state-layout.ts';
+import { jobComesIn_s } from './coming-jobs.ts';
+import { type DeploymentFacts, deploymentFacts } from './deployment-facts.ts';
 import type { GatewayLog } from './log.ts';
 import { loadsIn_s } from './routing/load-time.ts';
 import type { Refusal } from './routing/router.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
-
-/** What the gateway reads of control's `deployment.json`; the rest is control's own. */
-const deploymentState = z.object({
-  name: z.string(),
-  desired: z.string(),
-  spec: z.object({
-    models: z.array(z.object({ name: z.string(), aliases: z.array(z.string()).default([]) })),
-  }),
-  scaled: z
-    .record(
-      z.string(),
-      z.object({
-        asleep_since_ms: z.number().optional(),
-        waking_since_ms: z.number().optional(),
-        wake_s: z.number(),
-      }),
-    )
-    .optional(),
-  launches: z.array(
-    z.object({
-      phase: z.string(),
-      superseded: z.boolean().default(false),
-      submitting_since_ms: z.number().optional(),
-      job_id: z.string().optional(),
-      where: z.string().optional(),
-      ended_at_ms: z.number().optional(),
-      last: z
-        .object({
-          phase: z.string(),
-          state: z.string(),
-          reason: z.string().optional(),
-          pending: z.object({ reason: z.string(), explanation: z.string() }).optional(),
-          estimated_start_ms: z.number().optional(),
-          start_time_ms: z.number().optional(),
-          end_time_limit_ms: z.number().optional(),
-          nodes: z.string().optional(),
-        })
-        .optional(),
-    }),
-  ),
-});
-export type DeploymentFacts = z.infer<typeof deploymentState>;
 
 /** Deployments are read again after this time: a refused client must not make the gateway read a shared filesystem. */
 const cache_ms = 2000;
@@ -79,10 +38,8 @@ export class Availability {
 
   /** @param names models that whoever asks may ask for; absent: all of them */
   async explain(model: string, names?: readonly string[]): Promise<Refusal> {
-    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
-    const asked = deployments.filter(({ spec }) =>
-      spec.models.some((entry) => namesOf(entry).includes(model)),
-    );
+    const deployments = await this.#toServe();
+    const asked = deployments.filter((deployment) => isOf(deployment, model));
     const reasons: string[] = [];
     let retry_s = this.#replicaReasons(model, reasons);
     let wakes_in_s = this.#wakesIn_s(model, asked, reasons);
@@ -109,10 +66,15 @@ export class Availability {
     return refusal;
   }
 
+  /** See `jobComesIn_s`. */
+  async jobComesIn_s(model: string, lost_for_s: number): Promise<number | undefined> {
+    const asked = (await this.#toServe()).filter((deployment) => isOf(deployment, model));
+    return jobComesIn_s(asked, { now_ms: Date.now(), lost_for_s });
+  }
+
   /** Models that have no replica because nobody asks, and answer when somebody does; by the names they have. */
   async sleeping(): Promise<{ name: string; model: string; asleep_since_ms: number }[]> {
-    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
-    return deployments.flatMap(({ spec, scaled }) =>
+    return (await this.#toServe()).flatMap(({ spec, scaled }) =>
       spec.models.flatMap((entry) => {
         const asleep_since_ms = scaled?.[entry.name]?.asleep_since_ms;
         if (asleep_since_ms === undefined) return [];
@@ -123,8 +85,9 @@ export class Availability {
 
   /** Deployments that are to serve, of which one model at least passes. */
   async deployments(passes: (model: string) => boolean): Promise<DeploymentFacts[]> {
-    const deployments = (await this.#deployments()).filter(({ desired }) => desired === 'serving');
-    return deployments.filter(({ spec }) => spec.models.some((entry) => namesOf(entry).some(passes)));
+    return (await this.#toServe()).filter(({ spec }) =>
+      spec.models.some((entry) => namesOf(entry).some(passes)),
+    );
   }
 
   /** Why replicas that there are cannot answer. @returns seconds until one may; Infinity where that is not known */
@@ -184,6 +147,10 @@ export class Availability {
     return new HpcserveError('E_MODEL_UNKNOWN', facts);
   }
 
+  async #toServe(): Promise<DeploymentFacts[]> {
+    return (await this.#deployments()).filter(({ desired }) => desired === 'serving');
+  }
+
   #deployments(): Promise<DeploymentFacts[]> {
     const now_ms = performance.now();
     if (!this.#read || now_ms - this.#readAt_ms > cache_ms) {
@@ -209,7 +176,7 @@ export class Availability {
   async #readOne(name: string): Promise<DeploymentFacts | undefined> {
     const file = join(this.#folder, name, deploymentFiles.state);
     try {
-      return deploymentState.parse(JSON.parse(await readFile(file, 'utf8')));
+      return deploymentFacts.parse(JSON.parse(await readFile(file, 'utf8')));
     } catch (error) {
       this.#log.debug({ file, reason: (error as Error).message }, 'deployment state not readable');
       return undefined;
@@ -270,6 +237,10 @@ function jobReason(name: string, launch: DeploymentFacts['launches'][number]): s
 /** To the minute; Slurm's estimates are no better. */
 function inUtc(time_ms: number): string {
   return `${new Date(time_ms).toISOString().slice(0, 16)}Z`;
+}
+
+function isOf({ spec }: DeploymentFacts, model: string): boolean {
+  return spec.models.some((entry) => namesOf(entry).includes(model));
 }
 
 function namesOf(entry: { name: string; aliases: string[] }): string[] {

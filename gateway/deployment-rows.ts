@@ -1,5 +1,5 @@
 import type { DeploymentRow, JobRow } from '../spec/deployment-row.ts';
-import type { DeploymentFacts } from './availability.ts';
+import type { DeploymentFacts } from './deployment-facts.ts';
 
 /** Jobs of a deployment that ended and are still told of. Lower: less to read; higher: a longer past. */
 const endedJobs_max = 5;

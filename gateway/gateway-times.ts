@@ -14,7 +14,10 @@ export interface GatewayTimes extends ClientServerTimes {
    * How long a stream whose replica broke waits for another. Lower: errors show sooner; higher: restarts are outlived.
    */
   continue_ms: number;
-  /** The same where a replica of its model is loading, and for requests that wait for that: `gateway.load_wait_s`. */
+  /**
+   * The same where a replica of its model is loading or a job is to bring one, and for requests that wait for a load:
+   * `gateway.load_wait_s`.
+   */
   load_wait_ms: number;
   /** A stream that waits says so as often. Lower: more to send; higher: what lies between may give it up. */
   comment_ms: number;

@@ -49,6 +49,7 @@ export function openRouter(
     wait_max_s: waitMax_s(config),
     expectedLength_tokens: (model) => workload.expectedLength_tokens(model),
     explainAbsence: (model, names) => availability.explain(model, names),
+    jobComesIn_s: (model, lost_for_s) => availability.jobComesIn_s(model, lost_for_s),
   });
 }
 

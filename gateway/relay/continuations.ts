@@ -23,6 +23,8 @@ const continuations_max = 8;
 const ended_max = 2;
 /** A replica is looked for so often while there is none. */
 const look_ms = 50;
+/** Whether a job is to bring one is asked again after this time. Lower: the shared filesystem is read more often. */
+const ask_jobs_ms = 2000;
 /**
  * Only the connection may have broken and not the replica, or it may have been full: after this time since the last
  * failure all may be asked again. Whether a process lives is known by then, since its watch stream would have ended.
@@ -43,7 +45,7 @@ interface Stream {
 interface Services {
   journals: JournalMemory;
   router: Router;
-  /** How long to wait for a replica that can go on, and for one that loads. */
+  /** How long to wait for a replica that can go on, and for one that loads or whose job is to bring it. */
   wait_ms: number;
   load_wait_ms: number;
 }
@@ -69,6 +71,8 @@ export class Continuations {
   #failed: string[] = [];
   #broke_ms = 0;
   #failed_ms = 0;
+  /** When it is asked again whether a job is to bring a replica; on the monotonic clock. */
+  #ask_jobs_at_ms = 0;
   #released = false;
   /** Where the replica that had it last has brought keys and values of it. */
   #moved: MovedAnswer | undefined;
@@ -145,9 +149,23 @@ export class Continuations {
     const replica =
       this.#choose(this.#failed) ?? (now_ms - this.#failed_ms > again_ms ? this.#choose([]) : undefined);
     if (replica) void this.#prepare(replica, found);
-    else if (waited_ms < wait_ms || this.#waitsForLoad(waited_ms))
+    else if (waited_ms < wait_ms || this.#waitsForLoad(waited_ms) || now_ms < this.#ask_jobs_at_ms)
       this.#timer = setTimeout(() => this.#look(found), look_ms);
-    else found(`none was there within ${Math.round(waited_ms / 1000)} s`);
+    else void this.#askJobs(waited_ms, found);
+  }
+
+  /** No session of one is known. A job may start, or run and be about to tell of it. */
+  async #askJobs(waited_ms: number, found: (continuation: Continuation | string) => void): Promise<void> {
+    const { router, load_wait_ms } = this.#services;
+    const { name } = this.#stream.replica.served;
+    const comes_in_s = await router.jobComesIn_s(name, waited_ms / 1000);
+    if (this.#released) return;
+    if (comes_in_s === undefined || waited_ms + 1000 * comes_in_s >= load_wait_ms) {
+      found(`none was there within ${Math.round(waited_ms / 1000)} s`);
+      return;
+    }
+    this.#ask_jobs_at_ms = performance.now() + ask_jobs_ms;
+    this.#look(found);
   }
 
   async #prepare(

@@ -32,6 +32,8 @@ export interface RouterParts {
   expectedLength_tokens(model: string): number;
   /** Why nobody can answer for a model, and when to try again. */
   explainAbsence(model: string, names?: readonly string[]): Promise<Refusal>;
+  /** In how many seconds a job may bring a replica of a model that has had none for so long; undefined: none will. */
+  jobComesIn_s(model: string, lost_for_s: number): Promise<number | undefined>;
 }
 
 export interface Refusal {
@@ -84,6 +86,11 @@ export class Router {
   coming({ model, filter }: RouteRequest): readonly Link[] {
     const coming = this.#parts.table.find(model)?.coming ?? [];
     return filter ? filtered(coming, ({ facts }) => facts, filter).kept : coming;
+  }
+
+  /** See `RouterParts`. */
+  jobComesIn_s(model: string, lost_for_s: number): Promise<number | undefined> {
+    return this.#parts.jobComesIn_s(model, lost_for_s);
   }
 
   /** See `RoutingTable`. */

@@ -1,7 +1,7 @@
 /**
- * A pipeline whose stages are jobs of their own on a real Slurm cluster: Slurm preempts the job of one of them in
- * mid-answer, and it is ended for good in another one; the client's answers are those of the whole model. On a cluster
- * of its own, since other jobs take its nodes.
+ * A model that is one job on a real Slurm cluster, and then a pipeline whose stages are jobs of their own. In
+ * mid-answer Slurm preempts that job, or the job of one stage, or it is ended for good; the client's answers are those
+ * of an undisturbed model. On a cluster of its own, since other jobs take its nodes.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -67,12 +67,38 @@ interface Launch {
   lends_to?: { units: string[]; number: number; of: number };
 }
 
-/** The jobs that the pipeline is to consist of, in the order of their stages. */
-async function parts(): Promise<[Launch, Launch]> {
-  const { code, stdout, stderr } = await hpcserve('status', 'cut', '--json');
+/** The jobs that a deployment is to consist of; those of the pipeline in the order of their stages. */
+async function jobsOf(deployment: string): Promise<Launch[]> {
+  const { code, stdout, stderr } = await hpcserve('status', deployment, '--json');
   expect(code, stderr).toBe(0);
   const { launches } = (JSON.parse(stdout) as { deployments: { launches: Launch[] }[] }).deployments[0]!;
-  return launches.filter(({ superseded }) => !superseded) as [Launch, Launch];
+  return launches.filter(({ superseded }) => !superseded);
+}
+
+const parts = async (): Promise<[Launch, Launch]> => (await jobsOf('cut')) as [Launch, Launch];
+
+/** Until Slurm has taken its node for something else, and put it back into the queue. */
+async function preempt(launch: Launch): Promise<void> {
+  const before = await restarts(launch);
+  const urgent = ['sbatch', '--partition=gh200', `--nodelist=${launch.job!.nodes}`, '--gres=gpu:gh200:4'];
+  const { code, stderr } = await cluster.runAs('user', [...urgent, '--output=/dev/null', '--wrap=sleep 4']);
+  expect(code, stderr).toBe(0);
+  await eventually(
+    async () => (await restarts(launch)) > before || undefined,
+    'Slurm to put the job back into the queue',
+    60_000,
+  );
+}
+
+async function end({ job_id }: Launch): Promise<void> {
+  const { code, stderr } = await cluster.runAs('user', ['scancel', job_id]);
+  expect(code, stderr).toBe(0);
+}
+
+/** How often Slurm has put its job back into the queue. */
+async function restarts({ job_id }: Launch): Promise<number> {
+  const { stdout } = await cluster.runAs('user', ['scontrol', '--oneliner', 'show', 'job', job_id]);
+  return Number(/ Restarts=(\d+)/.exec(stdout)?.[1] ?? 0);
 }
 
 /** A long greedy answer. @param begun called once, with its first words */
@@ -103,13 +129,28 @@ async function expectContinued(): Promise<void> {
   expect(Number(stdout.trim().split('\n').at(-1))).toBeGreaterThan(1);
 }
 
-it('answers with the tokens of the whole model', async () => {
+it('goes on with an answer of a model whose only job Slurm preempts, once that runs again', async () => {
   await deploy('whole', {});
   expected = await answer();
   expect(expected.length).toBeGreaterThan(150);
+  const [job] = (await jobsOf('whole')) as [Launch];
+  expect(await answer(() => preempt(job))).toBe(expected);
+  await expectContinued();
+  expect((await jobsOf('whole')).map(({ job_id }) => job_id)).toEqual([job.job_id]);
+}, 240_000);
+
+it('goes on with an answer of a model whose only job is ended, once the keeper has put another in its place', async () => {
+  const [job] = (await jobsOf('whole')) as [Launch];
+  expect(await answer(() => end(job))).toBe(expected);
+  await expectContinued();
+  const after = (await jobsOf('whole')).map(({ job_id }) => job_id);
+  expect(after).toHaveLength(1);
+  expect(after).not.toContain(job.job_id);
   const stopped = await hpcserve('stop', 'whole', '--yes');
   expect(stopped.code, stopped.stderr).toBe(0);
+}, 180_000);
 
+it('answers with the same tokens as stages in two jobs', async () => {
   await deploy('cut', { pipeline: 2, jobs: 2 });
   expect(await answer()).toBe(expected);
   const [first, second] = await parts();
@@ -128,17 +169,7 @@ it('answers with the tokens of the whole model', async () => {
 
 it('goes on with an answer whose second stage Slurm preempts, once its job runs again', async () => {
   const [first, second] = await parts();
-  const preempt = async (): Promise<void> => {
-    const urgent = ['sbatch', '--partition=gh200', `--nodelist=${second.job!.nodes}`, '--gres=gpu:gh200:4'];
-    const { code, stderr } = await cluster.runAs('user', [...urgent, '--output=/dev/null', '--wrap=sleep 4']);
-    expect(code, stderr).toBe(0);
-    await eventually(
-      async () => (await restarts(second)) > 0 || undefined,
-      'Slurm to put the job back into the queue',
-      60_000,
-    );
-  };
-  expect(await answer(preempt)).toBe(expected);
+  expect(await answer(() => preempt(second))).toBe(expected);
   await expectContinued();
   // The same jobs: one went on, and one ran again.
   expect((await parts()).map(({ job_id }) => job_id)).toEqual([first.job_id, second.job_id]);
@@ -172,11 +203,7 @@ it('serves on while the agent of its first stage stands still, which the mesh ta
 // Both find the agent of the first stage under the key that it has now.
 it('goes on with an answer whose second stage is ended, once the keeper has started it elsewhere', async () => {
   const [first, second] = await parts();
-  const end = async (): Promise<void> => {
-    const { code, stderr } = await cluster.runAs('user', ['scancel', second.job_id]);
-    expect(code, stderr).toBe(0);
-  };
-  expect(await answer(end)).toBe(expected);
+  expect(await answer(() => end(second))).toBe(expected);
   await expectContinued();
   const [first2, second2] = await parts();
   expect(first2.job_id).toBe(first.job_id);
@@ -186,19 +213,9 @@ it('goes on with an answer whose second stage is ended, once the keeper has star
 
 it('goes on with an answer whose first stage is ended: another job has it, and the second one stays', async () => {
   const [first, second] = await parts();
-  const end = async (): Promise<void> => {
-    const { code, stderr } = await cluster.runAs('user', ['scancel', first.job_id]);
-    expect(code, stderr).toBe(0);
-  };
-  expect(await answer(end)).toBe(expected);
+  expect(await answer(() => end(first))).toBe(expected);
   await expectContinued();
   const [first2, second2] = await parts();
   expect(first2.job_id).not.toBe(first.job_id);
   expect(second2.job_id).toBe(second.job_id);
 }, 180_000);
-
-/** How often Slurm has put its job back into the queue. */
-async function restarts({ job_id }: Launch): Promise<number> {
-  const { stdout } = await cluster.runAs('user', ['scontrol', '--oneliner', 'show', 'job', job_id]);
-  return Number(/ Restarts=(\d+)/.exec(stdout)?.[1] ?? 0);
-}

@@ -12,12 +12,20 @@ import {
   type TestModel,
   type TestSession,
   until,
+  writeDeployment,
 } from '../gateway/support.ts';
 
 const path = '/v1/chat/completions';
 const chat = { model: 'tiny', messages: [{ role: 'user', content: 'hi' }], max_tokens: 40, temperature: 0 };
 /** Longer than a replica that nobody knows of is waited for, and shorter than one that loads. */
 const load_ms = 1500;
+
+const deployment = { spec: { models: [{ name: 'tiny', aliases: [] }] } };
+const pending = {
+  phase: 'pending',
+  state: 'PENDING',
+  pending: { reason: 'BeginTime', explanation: 'it waits' },
+};
 
 let stage: Stage;
 beforeEach(async () => {
@@ -39,18 +47,24 @@ function engine(ends: () => boolean, end: () => void): Answer {
     protocol.answer({ path: at === agentPaths.detokenize ? '/detokenize' : at, body }, response);
 }
 
-/** One that serves and is lost in the middle of its first answer, and one that loads meanwhile. */
-async function lostAndLoading(): Promise<{ loading: TestSession }> {
+/** One that is lost in the middle of its first answer. */
+async function toBeLost(): Promise<void> {
   let lost: TestSession | undefined;
   const answer = engine(
     () => true,
     () => void lost!.kill(),
   );
   lost = await stage.session(answer, { node: 'a', engine: 'vllm' });
-  const whole = engine(
-    () => false,
-    () => undefined,
-  );
+}
+
+const whole = engine(
+  () => false,
+  () => undefined,
+);
+
+/** One that serves and is lost, and one that loads meanwhile. */
+async function lostAndLoading(): Promise<{ loading: TestSession }> {
+  await toBeLost();
   const loading = await stage.session(whole, { node: 'b', engine: 'vllm', state: 'loading' });
   await until(async () => (await tableOf()).includes('loading'), 'the loading replica to be seen');
   return { loading };
@@ -103,6 +117,44 @@ describe('a stream that has lost its replica', () => {
     loading.load = { state: 'failed' };
     expect(await answer).toContain('none was there within');
     expect(performance.now() - failed_ms).toBeLessThan(2000);
+  });
+
+  it.each([
+    ['runs and has told nobody of it', { phase: 'submitted', last: { phase: 'running', state: 'RUNNING' } }],
+    ['is being submitted', { phase: 'submitting', submitting_since_ms: Date.now() }],
+    [
+      'is put back into the queue and starts in time',
+      {
+        phase: 'submitted',
+        last: { ...pending, estimated_start_ms: Date.now() + 500 },
+      },
+    ],
+  ])('goes on with one that nobody knows of yet, but whose job %s', async (_what, launch) => {
+    writeDeployment(stage.config, 'demo', { ...deployment, launches: [{ ...launch, job_id: '7' }] });
+    await toBeLost();
+    const answer = stream();
+    expect(await Promise.race([answer.then(() => 'over'), delay(load_ms, 'waits')])).toBe('waits');
+    await stage.session(whole, { node: 'b', engine: 'vllm' });
+    expect(textOf(await answer)).toHaveLength(40);
+  });
+
+  it.each([
+    ['is to be stopped', { desired: 'stopped' }, {}],
+    ['has no job that did not end', {}, { phase: 'ended', ended_at_ms: 1 }],
+    [
+      'has one that starts too late',
+      {},
+      { last: { ...pending, estimated_start_ms: Date.now() + 3_600_000 } },
+    ],
+  ])('ends with an error soon where its deployment %s', async (_what, state, launch) => {
+    const running = { phase: 'submitted', job_id: '7', last: { phase: 'running', state: 'RUNNING' } };
+    writeDeployment(stage.config, 'demo', {
+      ...deployment,
+      ...state,
+      launches: [{ ...running, ...launch }],
+    });
+    await toBeLost();
+    expect(await stream()).toContain('none was there within 0 s');
   });
 });
 
