@@ -46,6 +46,7 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
     // What is promised to sequences stays: each stage keeps that of its own layers.
     kv_tokens: unit.kv_tokens,
     device_bytes: unit.memory?.device_bytes ?? offer.devices.memory_bytes,
+    from: pipeline.stages,
   };
 }
 

@@ -36,6 +36,19 @@ export function nestedPartitions(
   return { pipelines, impossible };
 }
 
+/**
+ * The best pipeline of so many stages that has the cuts of another, where that is coarser, or else only cuts of it: its
+ * stages are split, or merged.
+ */
+export function nestedWith(
+  question: PartitionQuestion,
+  cuts: readonly number[],
+): ModelPartition | NoPartition {
+  return partition(
+    question.stages > cuts.length ? { ...question, keep: cuts } : { ...question, cuts: [...cuts] },
+  );
+}
+
 /** Operators before which a stage begins, but for the first. */
 export function cutsOf({ stages }: ModelPartition): number[] {
   return stages.slice(1).map(({ begin }) => begin);

@@ -39,6 +39,8 @@ export interface PartitionQuestion {
   boundary_share?: number;
   /** Operators behind which a cut may lie, as the numbers of the ones after; absent: any. */
   cuts?: readonly number[];
+  /** Of these cuts, the ones that there must be; absent: none. */
+  keep?: readonly number[];
 }
 
 export const boundary_share_default = 0.1;
@@ -107,6 +109,8 @@ class CutSearch {
   readonly #sums: Prefixes;
   /** Where cuts may lie, 0 and the end included. */
   readonly #positions: readonly number[];
+  /** By position: where a stage that begins there ends at the latest, for a cut that must be there. */
+  readonly #furthest: Int32Array;
   readonly #cycle_s: number;
   /** By position: sums up to there, loads among them in cycles; and what a cut there costs. */
   readonly #at: Record<'compute_s' | 'cycles' | 'memory_bytes' | 'cut_share', Float64Array>;
@@ -130,6 +134,7 @@ class CutSearch {
       ...inner.filter((cut) => cut > 0 && cut < operators.length).sort((a, b) => a - b),
       operators.length,
     ];
+    this.#furthest = this.#nextKept(question.keep ?? []);
     this.#cycle_s = question.cycle_s ?? evenCycle_s(question, this.#sums);
     const share = question.boundary_share ?? boundary_share_default;
     const atPositions = (of: (position: number) => number): Float64Array =>
@@ -177,6 +182,13 @@ class CutSearch {
     return best < 0 ? this.#nothingFits() : this.#trace(best);
   }
 
+  #nextKept(keep: readonly number[]): Int32Array {
+    const furthest = new Int32Array(this.#positions.length).fill(this.#positions.length - 1);
+    for (let at = furthest.length - 2; at > 0; at--)
+      furthest[at - 1] = keep.includes(this.#positions[at]!) ? at : furthest[at]!;
+    return furthest;
+  }
+
   #used(state: number): number {
     let used = 0;
     for (const [kind, stride] of this.#strides.entries()) used += this.#countOf(state, kind, stride);
@@ -199,7 +211,8 @@ class CutSearch {
         const before = this.#cycles[cell]!;
         if (before === Number.POSITIVE_INFINITY) continue;
         const slowest_s = this.#slowest_s[cell]!;
-        for (let end = left === 0 ? width - 1 : begin + 1; end < width - left; end++) {
+        const last = Math.min(width - 1 - left, this.#furthest[begin]!);
+        for (let end = left === 0 ? width - 1 : begin + 1; end <= last; end++) {
           if (memory_bytes[end]! - memory_bytes[begin]! > device.memory_bytes) break;
           const stage_s = (compute_s[end]! - compute_s[begin]!) / device.speed;
           const off = Math.abs(stage_s / this.#cycle_s + cycles[end]! - cycles[begin]! - 1);
@@ -277,15 +290,16 @@ function evenCycle_s({ devices, stages, link_bytes_per_s }: PartitionQuestion, s
 
 /** What can be said before any cut is tried. */
 function whyImpossible(question: PartitionQuestion): NoPartition | undefined {
-  const { operators, stages, devices, kv_tokens = 0, cuts } = question;
+  const { operators, stages, devices, kv_tokens = 0, cuts, keep = [] } = question;
   const no = (constraint: NoPartition['constraint'], because: string): NoPartition => ({
     feasible: false,
     constraint,
     because,
   });
   const ranges = cuts === undefined ? operators.length : cuts.length + 1;
-  if (!Number.isInteger(stages) || stages < 1 || stages > ranges)
-    return no('stages', `${stages} stages are not possible: the model can be cut into 1 to ${ranges}`);
+  const kept = keep.length + 1;
+  if (!Number.isInteger(stages) || stages < kept || stages > ranges)
+    return no('stages', `${stages} stages are not possible: the model can be cut into ${kept} to ${ranges}`);
   const count = devices.reduce((sum, device) => sum + device.count, 0);
   if (count < stages) return no('devices', `${stages} stages need as many devices, and there are ${count}`);
   const memories = eachDevice(devices, ({ memory_bytes }) => memory_bytes);

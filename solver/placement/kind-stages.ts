@@ -6,7 +6,7 @@ import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import type { NoPartition } from '../partition/partition.ts';
 import { shapeOf, workloadOf } from './model-facts.ts';
-import { planStages, type StagePlan } from './stage-plan.ts';
+import { planStages, type StageCut, type StagePlan, type StagePlanQuestion } from './stage-plan.ts';
 
 export interface KindStages {
   model: PlacementModel;
@@ -21,6 +21,8 @@ export interface KindStages {
   kv_tokens: number;
   /** Of each device, all that the replica may take there. */
   device_bytes: number;
+  /** Stages of the pipeline that runs; absent: there is none. */
+  from?: readonly StageCut[];
 }
 
 export function stagesOnKind(
@@ -31,7 +33,7 @@ export function stagesOnKind(
 ): StagePlan | NoPartition {
   const { input_tokens, output_tokens } = workloadOf(of.model);
   const { model: kind } = of.offer.devices;
-  return planStages({
+  const asked: StagePlanQuestion = {
     model: of.model,
     shape: shapeOf(of.model),
     device: of.device,
@@ -44,7 +46,9 @@ export function stagesOnKind(
     devices: [{ kind, count: stages, memory_bytes: of.device_bytes - settings.margin_fixed_bytes, speed: 1 }],
     margin_weight_fraction: settings.margin_weight_fraction,
     kv_tokens: of.kv_tokens,
-  });
+  };
+  if (of.from) asked.from = of.from;
+  return planStages(asked);
 }
 
 /** The device of an offer, as the catalog, the site config or an estimate has it. */

@@ -6,6 +6,7 @@
  * stage: C is the time of that stage in the fastest of all cuts, so that no cut with a slower one is chosen, and
  * loading weighs as often as it happens, once in the life of a stage.
  */
+import { nestedWith } from '../partition/nested.ts';
 import type { OperatorCost } from '../partition/operator-graph.ts';
 import {
   type ModelPartition,
@@ -36,6 +37,8 @@ export interface StagePlanQuestion extends OperatorQuestion {
   margin_weight_fraction: number;
   /** Tokens whose keys and values every stage has room for at least. */
   kv_tokens: number;
+  /** Stages of the pipeline that becomes this one; absent: there is none. */
+  from?: readonly StageCut[];
 }
 
 export interface StagePlan {
@@ -51,7 +54,11 @@ export interface StagePlan {
 export const load_bytes_per_s = 2e9;
 /** A stage computes for so long with what it loaded. Lower: loading weighs more against computation. */
 const stage_life_s = 3600;
-/** A pipeline that runs is cut anew where its slowest stage takes so much more than it would. Higher: fewer loads. */
+/**
+ * The slowest stage may take so much longer than in the best cut where fewer weights and less KV have to be moved for
+ * that: a pipeline that runs is not cut anew, and one that gets other stages has them split or merged. Higher: fewer
+ * loads, slower pipelines.
+ */
 const recut_share = 0.1;
 /** Within this of the fastest pace a cut is as fast: rounding. */
 const pace_tolerance = 1e-9;
@@ -73,9 +80,10 @@ export function planStages(question: StagePlanQuestion): StagePlan | NoPartition
     cuts: layerCuts(operators),
   };
   const cycle_s = devices.length === 1 ? fastestPace_s(asked, devices[0]!.speed) : undefined;
-  const best = partition(cycle_s === undefined ? asked : { ...asked, cycle_s });
+  const paced = cycle_s === undefined ? asked : { ...asked, cycle_s };
+  const best = partition(paced);
   if (!best.feasible) return best;
-  const found = keepsCut(question, asked, best) ?? best;
+  const found = keepsCut(question, asked, best) ?? nestedCut(question, paced, best) ?? best;
   return {
     feasible: true,
     cuts: found.stages.map(({ begin, end }) => ({ begin, end })),
@@ -94,6 +102,18 @@ function keepsCut(
   if (seen?.length !== stages) return undefined;
   const running = partition({ ...asked, cuts: seen.slice(1).map(({ begin }) => begin) });
   return running.feasible && running.slowest_s <= slowest_s * (1 + recut_share) ? running : undefined;
+}
+
+/** Cuts that the pipeline has that it comes from, and new ones between them; or some of those (FlexPipe §5). */
+function nestedCut(
+  { from = [], stages }: StagePlanQuestion,
+  asked: PartitionQuestion,
+  { slowest_s }: ModelPartition,
+): ModelPartition | undefined {
+  const cuts = from.slice(1).map(({ begin }) => begin);
+  if (cuts.length === 0 || from.length === stages) return undefined;
+  const nested = nestedWith(asked, cuts);
+  return nested.feasible && nested.slowest_s <= slowest_s * (1 + recut_share) ? nested : undefined;
 }
 
 /** Before the attention of each layer but the first. */

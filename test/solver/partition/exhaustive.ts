@@ -19,6 +19,7 @@ export function bestByEnumeration(question: PartitionQuestion, cycle_s: number):
   const visit = (begin: number, chosen: { begin: number; end: number; kind: number }[]): void => {
     if (chosen.length === stages) {
       if (begin !== operators.length) return;
+      if (question.keep?.some((cut) => chosen.every((stage) => stage.begin !== cut))) return;
       const value = objectiveOf(question, cycle_s, chosen);
       if (value !== undefined && (best === undefined || isLess(value, best, cycle_s))) best = value;
       return;

@@ -26,7 +26,8 @@ describe('partition by Eq. 2', () => {
   it('is the best of all cuts and devices on small graphs, and refuses only where there are none', () => {
     const random = new Random(11);
     let feasible = 0;
-    for (let round = 0; round < 150; round++) {
+    let kept = 0;
+    for (let round = 0; round < 250; round++) {
       const operators = randomOperators(1 + random.below(4), () => random.unit());
       const bytes = operators.reduce((sum, { weight_bytes }) => sum + weight_bytes, 0);
       const stages = 1 + random.below(4);
@@ -41,12 +42,14 @@ describe('partition by Eq. 2', () => {
         kv_tokens: random.below(3) * 1000,
         boundary_share: [0, 0.1, 1][random.below(3)]!,
         cycle_s: 0.002 * (1 + random.below(10)),
+        keep: operators.flatMap((_, index) => (index > 0 && random.below(6) === 0 ? [index] : [])),
       };
       const found = partition(question);
       const best = bestByEnumeration(question, question.cycle_s!);
       expect(found.feasible, JSON.stringify(question)).toBe(best !== undefined);
       if (!found.feasible || best === undefined) continue;
       feasible++;
+      if (question.keep!.length > 0) kept++;
       const kinds = found.stages.map((stage) => ({
         ...stage,
         kind: question.devices.findIndex(({ kind }) => kind === stage.kind),
@@ -58,6 +61,7 @@ describe('partition by Eq. 2', () => {
       expect(found.objective_s).toBeCloseTo(value.objective_s, 6);
     }
     expect(feasible).toBeGreaterThan(60);
+    expect(kept).toBeGreaterThan(20);
   });
 
   it('covers every operator once, in order', () => {

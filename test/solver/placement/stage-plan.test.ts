@@ -158,3 +158,48 @@ test('a pipeline that runs keeps its cut where another one would gain little', (
   // Five layers and three would take 1 % less.
   expect(end(0.1, 0.135)).toBe(9);
 });
+
+const begins = ({ cuts }: Pick<StagePlan, 'cuts'>): number[] => cuts.slice(1).map(({ begin }) => begin);
+
+test('a pipeline that gets other stages has them split or merged, unless that is slower by more than a tenth', () => {
+  const sizes = fc.array(fc.integer({ min: 1, max: 50 }), { minLength: 4, maxLength: 24 });
+  const seen = { nested: 0, anew: 0 };
+  fc.assert(
+    fc.property(sizes, fc.nat(), fc.nat(), (times, one, other) => {
+      const even = model(
+        0,
+        times.map(() => 1000),
+        0,
+      );
+      const before = plan(even, 1 + (one % 4), { seen: measured(times) });
+      const stages = 1 + (other % 4);
+      const best = plan(even, stages, { seen: measured(times) });
+      const after = plan(even, stages, { seen: measured(times), from: before.cuts });
+      const [coarse, fine] = [before, after].map(begins).sort((a, b) => a.length - b.length);
+      const isNested = coarse!.every((cut) => fine!.includes(cut));
+      expect(after.cuts).toHaveLength(stages);
+      expect(after.partition.slowest_s).toBeLessThanOrEqual(1.1 * best.partition.slowest_s * (1 + 1e-9));
+      if (!isNested) expect(after.cuts).toEqual(best.cuts);
+      seen[isNested ? 'nested' : 'anew']++;
+    }),
+    { seed: 7, numRuns: 300 },
+  );
+  expect(seen.nested).toBeGreaterThan(100);
+  expect(seen.anew).toBeGreaterThan(20);
+});
+
+test('what is split is merged again, and a cut that is far from even is not kept', () => {
+  const layers = (count: number, stages: number, from?: readonly number[]): number[] => {
+    const even = model(0, new Array<number>(count).fill(1000), 0);
+    const cuts = from && [0, ...from].map((layer) => ({ begin: layer === 0 ? 0 : 1 + 2 * layer, end: 0 }));
+    const more: Partial<StagePlanQuestion> = { seen: measured(new Array<number>(count).fill(1)) };
+    if (cuts) more.from = cuts;
+    return begins(plan(even, stages, more)).map((begin) => (begin - 1) / 2);
+  };
+  expect(layers(80, 4)).toEqual([20, 40, 60]);
+  const split = layers(80, 4, [41]);
+  expect(split).toContain(41);
+  expect(layers(80, 2, split)).toEqual([41]);
+  // Eight layers where seven would do take an eighth longer.
+  expect(layers(28, 4, [15])).toEqual([7, 14, 21]);
+});
