@@ -8,6 +8,11 @@ const script_page_bytes = 0x4_0000;
 const arena_bytes = 0x400_0000;
 /** Below a thread's stack lies a guard that nobody may touch, of at most so many bytes. */
 const guard_bytes_max = 0x1_0000;
+/**
+ * Abseil, which V8's mutexes are of from Node 24 on, has memory of its own: piece after piece, each with its size and
+ * with this or its complement, exclusive or with its address (`LowLevelAlloc`).
+ */
+const abseil_magic = 0x4c83_3e95;
 /** Head of what malloc gives: bytes of what lies before it, and its own, a multiple of 16, with bits of its kind. */
 const head_bytes = 16;
 /** A block that malloc mapped for itself. */
@@ -85,7 +90,8 @@ function partOf(mapping: Mapping, all: readonly Mapping[], index: number): Part 
   const { name, begin, access } = mapping;
   if (name.startsWith('/memfd:')) return 'memory_files';
   if (name.endsWith('.gguf') || name.endsWith('.safetensors')) return 'model_files';
-  if (name.startsWith('/') || name.startsWith('[v')) return 'programs';
+  // With them libuv's rings, which it shares with the kernel.
+  if (name.startsWith('/') || name.startsWith('[v') || name.startsWith('anon_inode:')) return 'programs';
   if (name === '[heap]') return 'heap';
   if (name.startsWith('[stack')) return 'stacks';
   const before = all[index - 1];
@@ -95,13 +101,20 @@ function partOf(mapping: Mapping, all: readonly Mapping[], index: number): Part 
   // Compiled JavaScript, and the heads of its pages, lie in a range of V8's own.
   if (access.includes('x') || all[index + 2]?.access === 'rwxp') return 'scripts';
   if (adjoins && isGuard(before) && access.startsWith('rw')) return 'stacks';
-  if (begin % arena_bytes === 0 && all[index + 1]?.begin === mapping.end) return 'heap';
+  // Tables of V8 begin with entries that nobody may change.
+  if (adjoins && before.name === '' && isTableHead(before)) return 'scripts';
+  if (begin % arena_bytes === 0 && all[index + 1]?.begin === mapping.end)
+    return isTableHead(mapping) ? 'scripts' : 'heap';
   if (begin % script_page_bytes === 0) return 'scripts';
   return undefined;
 }
 
 function isGuard({ access, begin, end }: Mapping): boolean {
   return access.startsWith('---') && end - begin <= guard_bytes_max;
+}
+
+function isTableHead({ access, begin }: Mapping): boolean {
+  return access === 'r--p' && begin % arena_bytes === 0;
 }
 
 /** What malloc has written into this process's memory about its blocks and pieces. */
@@ -132,7 +145,8 @@ class MallocMemory {
       // Heads are written, and a look at what nobody wrote to would put pages of zeros there.
       const there = this.#memory.isPresent(at);
       const block_bytes = there ? this.#block_bytes(at, end) : 0;
-      const pieces_bytes = there && block_bytes === 0 ? this.#pieces_bytes(at, end) : 0;
+      const pieces_bytes =
+        there && block_bytes === 0 ? this.#pieces_bytes(at, end) || this.#abseil_bytes(at, end) : 0;
       const next = at + (block_bytes || pieces_bytes || memory_page_bytes);
       if (pieces_bytes > 0) arena_bytes += this.#present_bytes(at, next);
       else if (there && block_bytes === 0) other_bytes += memory_page_bytes;
@@ -173,6 +187,21 @@ class MallocMemory {
       if (at % memory_page_bytes === 0) pages_end = at;
     }
     return pages_end - begin;
+  }
+
+  /** From here to the end of the last piece of abseil's; 0 where there are none. */
+  #abseil_bytes(begin: number, end: number): number {
+    let at = begin;
+    while (at < end && this.#memory.isPresent(at)) {
+      const head = this.#memory.read(this.#head, at);
+      if (!head) break;
+      const magic = (head.readUInt32LE(8) ^ at) >>> 0;
+      const bytes = head.readUInt32LE(0);
+      const isHead = magic === abseil_magic || magic === ~abseil_magic >>> 0;
+      if (!isHead || bytes === 0 || at + bytes > end) break;
+      at += bytes;
+    }
+    return Math.ceil((at - begin) / memory_page_bytes) * memory_page_bytes;
   }
 
   #present_bytes(begin: number, end: number): number {
