@@ -91,7 +91,7 @@ function partOf(mapping: Mapping, all: readonly Mapping[], index: number): Part 
   if (name.startsWith('/memfd:')) return 'memory_files';
   if (name.endsWith('.gguf') || name.endsWith('.safetensors')) return 'model_files';
   // With them libuv's rings, which it shares with the kernel.
-  if (name.startsWith('/') || name.startsWith('[v') || name.startsWith('anon_inode:')) return 'programs';
+  if (name.startsWith('/') || name.startsWith('[v') || name === 'anon_inode:[io_uring]') return 'programs';
   if (name === '[heap]') return 'heap';
   if (name.startsWith('[stack')) return 'stacks';
   const before = all[index - 1];
@@ -117,7 +117,7 @@ function isTableHead({ access, begin }: Mapping): boolean {
   return access === 'r--p' && begin % arena_bytes === 0;
 }
 
-/** What malloc has written into this process's memory about its blocks and pieces. */
+/** What malloc and abseil have written into this process's memory about their blocks and pieces. */
 class MallocMemory {
   readonly #memory = new OwnMemory();
   readonly #head = Buffer.alloc(head_bytes);

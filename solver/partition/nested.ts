@@ -44,9 +44,7 @@ export function nestedWith(
   question: PartitionQuestion,
   cuts: readonly number[],
 ): ModelPartition | NoPartition {
-  return partition(
-    question.stages > cuts.length ? { ...question, keep: cuts } : { ...question, cuts: [...cuts] },
-  );
+  return partition(question.stages > cuts.length ? { ...question, keep: cuts } : { ...question, cuts });
 }
 
 /** Operators before which a stage begins, but for the first. */

@@ -300,6 +300,12 @@ function whyImpossible(question: PartitionQuestion): NoPartition | undefined {
   const kept = keep.length + 1;
   if (!Number.isInteger(stages) || stages < kept || stages > ranges)
     return no('stages', `${stages} stages are not possible: the model can be cut into ${kept} to ${ranges}`);
+  const lost = cuts && keep.find((cut) => !cuts.includes(cut));
+  if (lost !== undefined)
+    return no(
+      'stages',
+      `the cut before ${describeOperator(operators[lost]!)} is to stay, and none may lie there`,
+    );
   const count = devices.reduce((sum, device) => sum + device.count, 0);
   if (count < stages) return no('devices', `${stages} stages need as many devices, and there are ${count}`);
   const memories = eachDevice(devices, ({ memory_bytes }) => memory_bytes);

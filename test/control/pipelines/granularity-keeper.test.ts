@@ -195,6 +195,24 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     expect(next).toBe(8);
   });
 
+  it('is split where it is cut, as long as that is no slower than another cut', async () => {
+    const state = await deployed();
+    const [pipeline] = heldPipelines(state, seen(state));
+    const question = await pipelineQuestion(operations, state);
+    const [first, second] = pipeline!.stages;
+    // Three stages of eight layers have three at most in each; no two cuts are all of these.
+    const kept = [2, 3, 5].map((layer) => {
+      const begin = 1 + 2 * layer;
+      const stages = [
+        { ...first!, end: begin },
+        { ...second!, begin },
+      ];
+      const { plan } = planChange({ ...pipeline!, stages }, 3, question, 0);
+      return plan.cuts.some((cut) => cut.begin === begin);
+    });
+    expect(kept).toEqual([true, true, true]);
+  });
+
   it('keeps its stages under a load that it carries, and says why', async () => {
     const state = await deployed();
     const keeper = new GranularityKeeper(operations, (event) => void events.push(event));

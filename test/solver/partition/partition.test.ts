@@ -119,6 +119,12 @@ describe('partition by Eq. 2', () => {
       const found = partition(ask(facts));
       return found.feasible ? 'feasible' : `${found.constraint}: ${found.because}`;
     };
+    expect(why({ cuts: [3, 5], keep: [2] })).toMatch(
+      /^stages: the cut before .* is to stay, and none may lie there$/,
+    );
+    expect(why({ keep: [2, 3] })).toMatch(
+      /^stages: 2 stages are not possible: the model can be cut into 3 to/,
+    );
     const even = randomOperators(1, () => 0.3).map((operator) => ({
       ...operator,
       weight_bytes: 3 * 2 ** 30,
