@@ -68,6 +68,9 @@ export class Models {
   readonly #kv = new Questions<KvTold>();
   /** A sequence that goes on with keys and values from elsewhere has begun: see `KvArrivals.began`. */
   onArrivedBegan: (kv: string, cached_tokens: number, tokens: number) => void = () => undefined;
+  /** Rows of a stage are to go to another worker; resolves once they are there. */
+  onRows: (message: FromCompute & { type: 'rows' }) => Promise<void> = () =>
+    Promise.reject(new Error('this worker reaches no others'));
   /** Models as they are to be once their layout has changed, by the number of the change. */
   readonly #refactorings = new Map<number, NativeModel>();
   /** Models that come anew before the compute thread has let go of them: by name, the first to go first. */
@@ -409,6 +412,9 @@ export class Models {
         if (message.error) this.#kv.fail(message.ask, HpcserveError.fromJSON(message.error));
         else this.#kv.answer(message.ask, message.told);
         return;
+      case 'rows':
+        void this.#sendRows(message);
+        return;
       case 'kernels_left_out':
         this.kernels_left_out = message.errors;
         this.#tell(message);
@@ -435,6 +441,17 @@ export class Models {
     if (model) this.#moved(model, message);
   }
 
+  async #sendRows(message: FromCompute & { type: 'rows' }): Promise<void> {
+    const sent: ToCompute & { type: 'rows_sent' } = { type: 'rows_sent', id: message.id };
+    try {
+      await this.onRows(message);
+    } catch (error) {
+      const { message: what, because } = HpcserveError.from(error);
+      sent.because = [what, ...because].join(': ');
+    }
+    this.#compute.send(sent);
+  }
+
   /** A model of the compute thread came to another state. */
   #moved(
     model: ServedModel,
@@ -445,6 +462,7 @@ export class Models {
         model.info = message.info;
         model.stats = message.stats;
         model.kv = message.kv;
+        model.stage_kv = message.stage_kv;
         void this.#learn(model);
         if (model.state !== 'loading') return;
         model.state = 'serving';

@@ -12,7 +12,7 @@ import { ControlTextGuard } from '../text/prompt-tokens.ts';
 import { classifyTokens, type Utf8Tokens } from '../text/sampling/utf8-constraint.ts';
 import { type ToolFormat, toolFormatOf } from '../text/tools/tool-format.ts';
 import { CachedPieces } from '../text/vocabulary.ts';
-import type { KvShapeOfModel } from './compute/kv-messages.ts';
+import type { KvShapeOfModel, KvShapeOfStage } from './compute/kv-messages.ts';
 import type { NativeModel } from './messages.ts';
 
 /** What turns text into tokens and back for one model; opened before its weights are loaded. */
@@ -45,6 +45,8 @@ export class ServedModel {
   weights: ModelWeights | undefined;
   /** What its keys and values are, where they can move to other workers. */
   kv: KvShapeOfModel | undefined;
+  /** The same of its stage here, where it is one of a pipeline. */
+  stage_kv: KvShapeOfStage | undefined;
   /** What its prefix cache found of prompts, since the worker started. */
   readonly prefix_cache: PrefixCacheCounts = { queried_tokens: 0, found_tokens: 0 };
   /** Names what its file says; undefined until that was hashed. */

@@ -9,14 +9,17 @@ const matrices_per_layer = 2;
 interface LayerCache {
   readonly layer: number;
   readonly storage: KvStorage;
-  /** Stages that have it. */
+  /** Stages that have it, and transfers that write to it. */
   users: number;
+  /** Of those, transfers. */
+  writers: number;
 }
 
 /**
  * The KV of one model on one device, layer by layer, for its stages: while a pipeline changes, the stage that computes
  * and the one that is prepared have the layers in common that both compute. Rows are the same in all layers, and all
- * of them have their memory from the start; see `CommittedKv`. A layer's memory is given back with its last stage.
+ * of them have their memory from the start; see `CommittedKv`. A layer's memory is given back with its last stage, and
+ * not before the last transfer has ended that writes to it.
  */
 export class LayerKv implements KvSource {
   readonly #source: KvSource;
@@ -27,7 +30,7 @@ export class LayerKv implements KvSource {
     this.#source = source;
   }
 
-  /** @throws HpcserveError E_POOL_FULL, E_NATIVE_MEMORY, E_REFACTOR_DEVICE */
+  /** @throws HpcserveError E_POOL_FULL, E_NATIVE_MEMORY, E_REFACTOR_DEVICE, E_REFACTOR_BUSY */
   open(shape: KvShape): KvStorage {
     const { layers } = shape;
     if (!layers || layers.length === 0) return commitAll(this.#source.open(shape), shape);
@@ -47,12 +50,19 @@ export class LayerKv implements KvSource {
   }
 
   #require(layer: number, { tokens, matrices: _, ...shape }: KvShape): void {
-    if (this.#layers.has(layer)) return;
+    const known = this.#layers.get(layer);
+    if (known && known.writers > 0)
+      throw new HpcserveError('E_REFACTOR_BUSY', {
+        what: `layer ${layer} cannot come to this device now`,
+        because: 'keys and values of a change that is over are still being written there',
+        try: 'ask again in some seconds',
+      });
+    if (known) return;
     const [first] = this.#layers.values();
     const wanted = Math.min(tokens, first?.storage.slab_rows ?? tokens);
     const own: KvShape = { ...shape, tokens: wanted, matrices: matrices_per_layer, layers: [layer] };
     const storage = commitAll(this.#source.open(own), own);
-    this.#layers.set(layer, { layer, storage, users: 0 });
+    this.#layers.set(layer, { layer, storage, users: 0, writers: 0 });
   }
 
   /** Blocks of a device whose memory cannot be mapped lie elsewhere in every cache: one serves all layers. */
@@ -87,6 +97,8 @@ class JoinedKv implements KvStorage {
   readonly n_rows: number;
   readonly scratch_row: number;
   readonly block_rows: Int32Array;
+  /** As the caches: absent where they lie in no pool that others can address. */
+  readonly poolOffset?: (matrix: number, row: number) => number;
   readonly #caches: readonly LayerCache[];
   readonly #release: (caches: readonly LayerCache[]) => void;
 
@@ -101,6 +113,8 @@ class JoinedKv implements KvStorage {
     this.block_rows = first!.block_rows;
     this.#caches = caches;
     this.#release = release;
+    if (storages.every((storage) => storage.poolOffset))
+      this.poolOffset = (matrix, row) => this.#of(matrix).poolOffset!(matrix % matrices_per_layer, row);
     const blocks = this.slab_rows / kv_block_tokens;
     const isSame = ({ scratch_row, block_rows }: KvStorage): boolean =>
       scratch_row === this.scratch_row &&
@@ -143,6 +157,21 @@ class JoinedKv implements KvStorage {
 
   attach(): void {
     // What sequences use of it is nobody's business: all of it is taken.
+  }
+
+  hold({ begin, end }: { begin: number; end: number }): () => void {
+    const held = this.#caches.filter(({ layer }) => layer >= begin && layer < end);
+    for (const cache of held) {
+      cache.users++;
+      cache.writers++;
+    }
+    let isHeld = true;
+    return () => {
+      if (!isHeld) return;
+      isHeld = false;
+      for (const cache of held) cache.writers--;
+      this.#release(held);
+    };
   }
 
   free(): void {

@@ -478,7 +478,7 @@ function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
     native.resident_bytes = unit.memory?.resident_bytes;
   }
   const pipeline = stagePlace(unit, describeDevices(context), dirname(context.runtime_folder));
-  if (pipeline) native.pipeline = pipeline;
+  if (pipeline) native.pipeline = { ...pipeline, session: context.session_id };
   return native;
 }
 

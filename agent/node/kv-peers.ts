@@ -94,7 +94,7 @@ export class KvPeers {
     pipeline(answer.body, response, () => undefined);
   }
 
-  /** Device workers of the own provider that serve, those of this node included. */
+  /** Device workers of the own provider, those of this node included; what has only stages of models, joins and no more. */
   #candidates(): SessionRecord[] {
     const own = this.#options.provider();
     if (own === undefined) return [];
@@ -103,7 +103,7 @@ export class KvPeers {
       .snapshot()
       .filter(
         (record) =>
-          record.lifecycle === 'SERVING' &&
+          (record.lifecycle === 'SERVING' || record.lifecycle === 'JOIN') &&
           record.metadata.role === 'device-worker' &&
           record.metadata.addresses.length > 0 &&
           provenProviderOf(record, now_ms) === own,

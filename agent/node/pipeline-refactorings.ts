@@ -288,9 +288,9 @@ export class PipelineRefactorings {
     }
     await stages.change(unit, layout, own);
     await this.#tellDone(unit, layout, elsewhere);
-    const { outcome, pause_ms, bytes_moved, duration_ms } = report;
+    const { outcome, pause_ms, bytes_moved, bytes_by_way, duration_ms } = report;
     log.info({ unit: unit.unit, ...report }, 'its stages have changed');
-    return { epoch: outcome.epoch, pause_ms, bytes_moved, duration_ms };
+    return { epoch: outcome.epoch, pause_ms, bytes_moved, bytes_by_way: { ...bytes_by_way }, duration_ms };
   }
 
   /**

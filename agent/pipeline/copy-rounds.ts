@@ -3,7 +3,7 @@ import type { KvTransfer } from '../../solver/refactoring/layout.ts';
 import type { KvMemory } from '../engine/kv-memory.ts';
 import { kv_block_tokens } from '../engine/kv-storage.ts';
 import { layersOf } from './kv-rows.ts';
-import type { KvPiece } from './layout-messages.ts';
+import { countRows, type KvPiece } from './layout-messages.ts';
 import type { RefactoringBounds } from './refactoring-bounds.ts';
 
 interface RoundOrder extends KvTransfer {
@@ -12,13 +12,21 @@ interface RoundOrder extends KvTransfer {
   rows: readonly BlockRows[];
 }
 
+type PieceName = Pick<KvPiece, 'transfer' | 'round' | 'piece'>;
+
 interface Round {
   round: number;
   waiting: KvPiece[];
-  /** Pieces that are asked for and not copied yet, and their bytes. */
-  pending: Map<number, number>;
+  /** Pieces that are asked for and not copied yet. */
+  pending: Map<number, KvPiece>;
+  /** Those that are to be asked for once more, in other pieces, when somebody looks. */
+  again: KvPiece[];
+  /** Pieces of the round so far. */
+  pieces: number;
   row_bytes: number;
   heard_ms: number;
+  /** It may be silent for so long. */
+  silence_ms: number;
 }
 
 /**
@@ -47,50 +55,95 @@ export class CopyRounds {
     return this.#transfers.keys().next().value;
   }
 
-  begin({ transfer, round, rows, from, to, begin, end }: RoundOrder): void {
+  /**
+   * @param session of the worker that rows may go to beside the rings; absent: by the rings. What was written during a
+   * round is little: where one frame holds it, the ring is sooner there, and fewer rows are written meanwhile.
+   */
+  begin({ transfer, round, rows, from, to, begin, end }: RoundOrder, session?: string): void {
     this.rounds = Math.max(this.rounds, round);
     const layers = layersOf({ begin, end }, this.#n_layer);
+    const { copy_silence_ms_max, beside_silence_ms_max, piece_bytes_max } = this.#bounds;
     const row_bytes = 2 * (layers.end - layers.begin) * this.#kv.row_bytes;
-    const blocks = Math.max(1, Math.floor(this.#bounds.piece_bytes_max / (kv_block_tokens * row_bytes)));
+    const bytes = rows.reduce((sum, each) => sum + (each.end - each.begin) * row_bytes, 0);
+    const to_session = round === 1 || bytes > piece_bytes_max ? session : undefined;
+    const state: Round = {
+      round,
+      waiting: [],
+      pending: new Map(),
+      again: [],
+      pieces: 0,
+      row_bytes,
+      heard_ms: performance.now(),
+      silence_ms: to_session === undefined ? copy_silence_ms_max : beside_silence_ms_max,
+    };
     const sorted = [...rows].sort((a, b) => a.block - b.block);
-    const waiting: KvPiece[] = [];
-    for (let at = 0; at < sorted.length; at += blocks) {
-      const part = sorted.slice(at, at + blocks);
-      const told = part.map((each): [number, number, number] => [each.block, each.begin, each.end]);
-      waiting.push({ transfer, round, piece: waiting.length, from, to, begin, end, rows: told });
-    }
-    const state: Round = { round, waiting, pending: new Map(), row_bytes, heard_ms: performance.now() };
+    const told = sorted.map((each): [number, number, number] => [each.block, each.begin, each.end]);
+    const whole: KvPiece = { transfer, round, piece: 0, from, to, begin, end, rows: told };
+    if (to_session !== undefined) whole.to_session = to_session;
+    this.#divide(state, whole);
     this.#transfers.set(transfer, state);
     this.#send(state);
   }
 
-  /** @returns whether its round is whole now */
-  copied({ transfer, round, piece }: Pick<KvPiece, 'transfer' | 'round' | 'piece'>): boolean {
+  /** Bytes of a piece that is waited for; undefined: it is not. */
+  pendingBytes({ transfer, round, piece }: PieceName): number | undefined {
     const state = this.#transfers.get(transfer);
-    const bytes = state?.round === round ? state.pending.get(piece) : undefined;
-    if (!state || bytes === undefined) return false;
-    state.pending.delete(piece);
+    const pending = state?.round === round ? state.pending.get(piece) : undefined;
+    return state && pending && countRows(pending) * state.row_bytes;
+  }
+
+  /** @returns whether its round is whole now */
+  copied(of: PieceName): boolean {
+    const bytes = this.pendingBytes(of);
+    if (bytes === undefined) return false;
+    const state = this.#transfers.get(of.transfer)!;
+    state.pending.delete(of.piece);
     state.heard_ms = performance.now();
     this.bytes_moved += bytes;
     this.#send(state);
-    if (state.pending.size > 0) return false;
-    this.#transfers.delete(transfer);
+    if (state.pending.size > 0 || state.again.length > 0) return false;
+    this.#transfers.delete(of.transfer);
     return true;
   }
 
+  /** A piece did not come: it is asked for once more by the rings, and what waits behind it, too. */
+  again({ transfer, round, piece }: PieceName): void {
+    const state = this.#transfers.get(transfer);
+    const pending = state?.round === round ? state.pending.get(piece) : undefined;
+    if (!state || !pending) return;
+    state.pending.delete(piece);
+    state.again.push(pending, ...state.waiting.splice(0));
+  }
+
+  /** Asks once more for what did not come. */
+  sendAgain(): void {
+    for (const state of this.#transfers.values()) {
+      for (const { to_session: _, ...piece } of state.again.splice(0)) this.#divide(state, piece);
+      this.#send(state);
+    }
+  }
+
   /** A transfer of which nothing came for too long. */
-  silent(now_ms: number): number | undefined {
-    for (const [transfer, { heard_ms }] of this.#transfers)
-      if (now_ms - heard_ms > this.#bounds.copy_silence_ms_max) return transfer;
+  silent(now_ms: number): { transfer: number; silence_ms: number } | undefined {
+    for (const [transfer, { heard_ms, silence_ms }] of this.#transfers)
+      if (now_ms - heard_ms > silence_ms) return { transfer, silence_ms };
     return undefined;
+  }
+
+  /** Rows as pieces of the size that their way has. */
+  #divide(state: Round, whole: KvPiece): void {
+    const { piece_bytes_max, beside_piece_bytes_max } = this.#bounds;
+    const bytes_max = whole.to_session === undefined ? piece_bytes_max : beside_piece_bytes_max;
+    const blocks = Math.max(1, Math.floor(bytes_max / (kv_block_tokens * state.row_bytes)));
+    for (let at = 0; at < whole.rows.length; at += blocks)
+      state.waiting.push({ ...whole, piece: state.pieces++, rows: whole.rows.slice(at, at + blocks) });
   }
 
   #send(state: Round): void {
     while (state.pending.size < this.#bounds.pieces_max) {
       const piece = state.waiting.shift();
       if (!piece) return;
-      const n_rows = piece.rows.reduce((sum, [, begin, end]) => sum + end - begin, 0);
-      state.pending.set(piece.piece, n_rows * state.row_bytes);
+      state.pending.set(piece.piece, piece);
       this.#order(piece);
     }
   }

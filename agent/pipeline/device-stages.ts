@@ -24,6 +24,13 @@ import {
   rowsOf,
 } from './layout-messages.ts';
 import { PipelineStage, rangeOf, type StagePlace, type ToldFacts } from './pipeline-stage.ts';
+import {
+  type ArrivingRows,
+  ArrivingTransfers,
+  overChange,
+  type RowTarget,
+  type RowTransfers,
+} from './row-transfers.ts';
 import { beginMetaSchema } from './stage-facts.ts';
 
 /** A stage of one layout, at its place in the ring of that layout. */
@@ -42,21 +49,29 @@ interface RingStage {
  *
  *     ring of the old layout ──► #serving        batches · orders to copy
  *     ring of the new layout ──► #prepared       rows of KV · begin ──► it serves; the other stays for the way back
+ *     transfers of their own ──► #prepared       rows of KV
  */
-export class DeviceStages {
+export class DeviceStages implements RowTarget {
   readonly #device: string;
   readonly #told: ToldFacts;
   readonly #held: HeldLayouts;
+  readonly #transfers: RowTransfers | undefined;
+  /** That write to the stage of the layout to come. */
+  readonly #arriving = new ArrivingTransfers();
   #serving: RingStage | undefined;
   #other: RingStage | undefined;
   /** Frames that could not be used. */
   refused = 0;
 
-  /** @param held without a stage: `add` or `prepare` brings it */
-  constructor(device: string, told: ToldFacts, held: HeldLayouts) {
+  /**
+   * @param held without a stage: `add` or `prepare` brings it
+   * @param transfers beside the rings; absent: there are none
+   */
+  constructor(device: string, told: ToldFacts, held: HeldLayouts, transfers?: RowTransfers) {
     this.#device = device;
     this.#told = told;
     this.#held = held;
+    this.#transfers = transfers;
   }
 
   /** The stage that computes, or will once its layout begins. */
@@ -104,6 +119,15 @@ export class DeviceStages {
     let served = false;
     for (const own of [this.#serving, this.#other]) if (own && this.#serve(own, keepPace)) served = true;
     return served;
+  }
+
+  receive(refactoring: number, piece: KvPiece): ArrivingRows {
+    const target = this.#other;
+    if (!target || target.refactoring !== refactoring || piece.to !== this.#device)
+      throw overChange(refactoring);
+    return this.#arriving.open(target.stage.stage, piece, (way) =>
+      this.#tellCopied(target, refactoring, piece, { way }),
+    );
   }
 
   free(): void {
@@ -187,9 +211,29 @@ export class DeviceStages {
     // Of both stages the one in which it computes the rows.
     const source = (this.#serving ?? own).stage.stage;
     // Over the new ring where it is in the new layout; else the coordinator passes it on.
-    const port = this.#other?.refactoring === refactoring ? this.#other.port : own.port;
-    for (const piece of mine) port.send(encodeKv(frame, refactoring, piece, source));
+    const by = this.#other?.refactoring === refactoring ? this.#other : own;
+    for (const piece of mine) {
+      if (piece.to_session === undefined) {
+        by.port.send(encodeKv(frame, refactoring, piece, source));
+        continue;
+      }
+      const again = (because: string): void => this.#tellCopied(by, refactoring, piece, { again: because });
+      if (!this.#transfers?.send(refactoring, piece, source, again))
+        again('rows of this device cannot be addressed by others');
+    }
     return bytes;
+  }
+
+  /** The coordinator hears of rows that took another way than the rings, unless the change is over. */
+  #tellCopied(
+    by: RingStage,
+    refactoring: number,
+    { transfer, round, piece }: KvPiece,
+    how: { way: string } | { again: string },
+  ): void {
+    if (by !== this.#serving && by !== this.#other) return;
+    const meta = { refactoring, transfer, round, piece, ...how };
+    by.port.send(encodeJsonFrame({ kind: 'copied', epoch: this.#held.epoch, number: 0 }, meta));
   }
 
   #kv(bytes: FrameBytes): FrameBytes | undefined {
@@ -202,7 +246,9 @@ export class DeviceStages {
       this.refused++;
       return undefined;
     }
-    target.port.send(storeKv(frame, target.stage.stage));
+    if (this.#arriving.has(piece))
+      this.#tellCopied(target, refactoring, piece, { again: 'a transfer still writes there' });
+    else target.port.send(storeKv(frame, target.stage.stage));
     return undefined;
   }
 

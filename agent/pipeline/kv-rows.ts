@@ -1,5 +1,6 @@
 /** Rows of keys and values as a frame has them: layer by layer keys, then values, each in the order of the rows. */
 
+import { joinMemoryPieces, type MemoryPiece } from '../../native/fabric/memory.ts';
 import type { OperatorRange } from '../../solver/refactoring/layout.ts';
 import type { KvMemory } from '../engine/kv-memory.ts';
 import type { KvRange } from '../engine/kv-runs.ts';
@@ -46,6 +47,25 @@ export function writeKvRows(kv: KvMemory, layers: KvRange, rows: readonly Rows[]
     kv.writeRows(matrix, row, from.subarray(at, at + bytes));
     at += bytes;
   }
+}
+
+/**
+ * Where rows lie in the pool of the device, in the order in which a frame has them.
+ * @returns undefined where they are in no pool that others can address
+ * @throws HpcserveError E_STAGE_FRAME: they do not exist here
+ */
+export function rowPieces(kv: KvMemory, layers: KvRange, rows: readonly Rows[]): MemoryPiece[] | undefined {
+  const { storage, row_bytes } = kv;
+  if (!storage.poolOffset) return undefined;
+  const pieces: MemoryPiece[] = [];
+  // Neighbours may lie in two slabs; rows of a block never do.
+  for (const { matrix, row, count } of runs(kv, layers, rows))
+    for (let at = row; at < row + count; ) {
+      const next = Math.min(row + count, (Math.floor(at / kv_block_tokens) + 1) * kv_block_tokens);
+      pieces.push({ offset: storage.poolOffset(matrix, at), bytes: (next - at) * row_bytes });
+      at = next;
+    }
+  return joinMemoryPieces(pieces);
 }
 
 /** Of every matrix, rows that lie side by side. */

@@ -2,7 +2,8 @@
  * What stages say to each other while a layout changes, in frames of the ring of the old layout or of the new one.
  *
  *     copies   coordinator ──old ring──► … ──► back      behind every batch that was submitted before: read these rows
- *     kv       source ──► … ──► target                   rows; between the two rings the coordinator passes them on
+ *     kv       source ──► … ──► target                   rows; between the two rings the coordinator passes them on. Those
+ *                                                        of a session that is told go there by transfers of their own
  *     copied   target ──new ring──► coordinator           they are written, or why not
  *     begin    around the ring of a layout                the new epoch
  *     release  around both rings                          which layout it is for good
@@ -15,7 +16,7 @@ const blockRowsSchema = z
   .refine(([, begin, end]) => begin < end);
 
 /** Rows of some blocks, of the layers of a transfer: what travels as one frame. */
-const pieceSchema = z.object({
+export const pieceSchema = z.object({
   transfer: z.int().min(0),
   round: z.int().min(1),
   /** Counts the pieces of a round. */
@@ -27,6 +28,8 @@ const pieceSchema = z.object({
   end: z.int().min(1),
   /** Block, first row, one past the last. */
   rows: z.array(blockRowsSchema).min(1),
+  /** Of the worker that has `to`: they go there beside the rings; absent: by the rings. */
+  to_session: z.string().optional(),
 });
 export type KvPiece = z.infer<typeof pieceSchema>;
 
@@ -41,11 +44,19 @@ export const copiedMetaSchema = z.object({
   piece: z.int().min(0),
   /** Absent: its rows are written. */
   error: z.string().optional(),
+  /** They did not come beside the rings, or not yet: they are to come by them. */
+  again: z.string().optional(),
+  /** How they came beside the rings, for people; absent: by the rings. */
+  way: z.string().optional(),
 });
 export const releaseMetaSchema = z.object({
   ...of,
   layout: z.array(z.object({ device: z.string(), begin: z.int().min(0), end: z.int().min(1) })),
 });
+
+export function countRows({ rows }: Pick<KvPiece, 'rows'>): number {
+  return rows.reduce((sum, [, begin, end]) => sum + end - begin, 0);
+}
 
 export function rowsOf({ rows }: KvPiece): Omit<BlockRows, 'content'>[] {
   return rows.map(([block, begin, end]) => ({ block, begin, end }));

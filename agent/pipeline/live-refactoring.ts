@@ -11,14 +11,14 @@ import type { ChangingSequences } from '../engine/changing-sequences.ts';
 import { enumerateOperators } from '../engine/operators.ts';
 import type { Stage } from '../engine/stage.ts';
 import type { ChangingExecutor, LayoutChanger } from './changing-executor.ts';
-import { CopyRounds } from './copy-rounds.ts';
-import { encodeKv, storeKv } from './device-stages.ts';
 import { decodeFrame, encodeJsonFrame, type FrameBytes, metaOf } from './frame.ts';
 import { layersOf } from './kv-rows.ts';
-import { copiedMetaSchema, type KvPiece, kvMetaSchema } from './layout-messages.ts';
+import type { KvPiece } from './layout-messages.ts';
 import { PipelineExecutor } from './pipeline-executor.ts';
 import { factsOf, type ToldFacts } from './pipeline-stage.ts';
 import { type RefactoringBounds, refactoringBounds } from './refactoring-bounds.ts';
+import { RowCopies } from './row-copies.ts';
+import type { ArrivingRows, RowTarget, RowTransfers } from './row-transfers.ts';
 import type { SortedPort } from './sorted-port.ts';
 import {
   beginMetaSchema,
@@ -45,6 +45,8 @@ export interface LiveRefactoringParts {
   told: ToldFacts;
   /** Its place in the ring of the new layout; undefined where that has one stage. */
   port: SortedPort | undefined;
+  /** Of rows, beside the rings; absent: there are none. */
+  transfers?: RowTransfers | undefined;
   /** Waits until something may have come, at most so long; others are served meanwhile. */
   wait(ms_max: number): void;
   bounds?: Partial<RefactoringBounds>;
@@ -60,6 +62,8 @@ export interface RefactoringReport {
   cut_ms: number;
   /** Keys and values that devices sent each other. */
   bytes_moved: number;
+  /** The same by the way that they took: `sendfile`, `rma (verbs)`, `ring`. */
+  bytes_by_way: Readonly<Record<string, number>>;
   /** Rounds of the transfer that had most. */
   rounds: number;
   phases_ms: Partial<Record<RefactoringPhase, number>>;
@@ -77,12 +81,12 @@ export interface RefactoringReport {
  *     cutting     the last pieces                                ┐ one call
  *     starting    `begin` around the new ring: who has begun     ┘
  */
-export class LiveRefactoring implements LayoutChanger {
+export class LiveRefactoring implements LayoutChanger, RowTarget {
   readonly #parts: LiveRefactoringParts;
   readonly #bounds: RefactoringBounds;
   readonly #machine: Refactoring;
   readonly #old: PipelineExecutor;
-  readonly #rounds: CopyRounds;
+  readonly #copies: RowCopies;
   readonly #began_ms = performance.now();
   readonly #phases_ms: Partial<Record<RefactoringPhase, number>> = {};
   #phase: RefactoringPhase = 'preparing';
@@ -128,7 +132,17 @@ export class LiveRefactoring implements LayoutChanger {
         because: error.message,
       });
     }
-    this.#rounds = new CopyRounds(executor.stage.kv, n_layer, this.#bounds, (piece) => this.#order(piece));
+    this.#copies = new RowCopies({
+      id: parts.id,
+      own: this.#own,
+      executor,
+      bounds: this.#bounds,
+      transfers: parts.transfers,
+      next: parts.port,
+      order: () => (this.#oldLost ? parts.port : this.#old.port),
+      stage: () => this.#stage,
+      hear: (event) => this.#hear(event),
+    });
     executor.change = this;
     this.#actAll(this.#machine.start());
   }
@@ -144,8 +158,9 @@ export class LiveRefactoring implements LayoutChanger {
       duration_ms: performance.now() - this.#began_ms,
       pause_ms: since(this.#paused_ms),
       cut_ms: since(this.#drained_ms),
-      bytes_moved: this.#rounds.bytes_moved,
-      rounds: this.#rounds.rounds,
+      bytes_moved: this.#copies.bytes_moved,
+      bytes_by_way: this.#copies.bytes_by_way,
+      rounds: this.#copies.rounds,
       phases_ms: this.#phases_ms,
     };
   }
@@ -161,6 +176,10 @@ export class LiveRefactoring implements LayoutChanger {
   survives(): boolean {
     this.#look();
     return this.#outcome?.kind !== 'lost' && this.#oldLost;
+  }
+
+  receive(refactoring: number, piece: KvPiece): ArrivingRows {
+    return this.#copies.receive(refactoring, piece);
   }
 
   cancel(because: string): void {
@@ -243,6 +262,7 @@ export class LiveRefactoring implements LayoutChanger {
       }
     }
     this.#facts = stages;
+    this.#copies.met(stages);
     for (const { device } of to) this.#hear({ kind: 'prepared', device });
   }
 
@@ -329,10 +349,10 @@ export class LiveRefactoring implements LayoutChanger {
           return;
         }
         case 'kv':
-          this.#takeKv(bytes);
+          this.#copies.takeRows(bytes);
           return;
         case 'copied':
-          this.#copied(bytes);
+          this.#copies.takeCopied(bytes);
           return;
         default:
           // It has been all around: who it was for has seen it.
@@ -340,31 +360,8 @@ export class LiveRefactoring implements LayoutChanger {
       }
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      this.#copyFailed(this.#rounds.pending, error.toText());
+      this.#copies.failed(error.toText());
     }
-  }
-
-  #takeKv(bytes: FrameBytes): void {
-    const frame = decodeFrame(bytes);
-    const { refactoring, piece } = metaOf(frame, kvMetaSchema);
-    if (refactoring !== this.#parts.id) return;
-    if (piece.to !== this.#own) this.#parts.port?.send(bytes);
-    else if (this.#stage) this.#copied(storeKv(frame, this.#stage));
-  }
-
-  #copied(bytes: FrameBytes): void {
-    const { refactoring, error, ...of } = metaOf(decodeFrame(bytes), copiedMetaSchema);
-    if (refactoring === 0) this.#copyFailed(this.#rounds.pending, error ?? 'a frame of it could not be read');
-    else if (refactoring !== this.#parts.id) return;
-    else if (error !== undefined) this.#copyFailed(of.transfer, error);
-    else if (this.#rounds.copied(of)) {
-      const { transfer, round } = of;
-      this.#hear({ kind: 'copied', transfer, round });
-    }
-  }
-
-  #copyFailed(transfer: number | undefined, because: string): void {
-    if (transfer !== undefined) this.#hear({ kind: 'copy_failed', transfer, because });
   }
 
   /** A phase, or what it waits for, takes longer than it may. */
@@ -374,9 +371,7 @@ export class LiveRefactoring implements LayoutChanger {
     const { phase } = this.#machine;
     if (now_ms - this.#phase_since_ms > this.#bounds.phases_ms[phase])
       this.#hear({ kind: 'deadline', phase });
-    const silent = this.#rounds.silent(now_ms);
-    if (silent !== undefined)
-      this.#copyFailed(silent, `nothing came for ${this.#bounds.copy_silence_ms_max / 1000} s`);
+    this.#copies.requireProgress(now_ms);
   }
 
   #hear(event: RefactoringEvent): void {
@@ -403,7 +398,7 @@ export class LiveRefactoring implements LayoutChanger {
         return;
       case 'copy': {
         const { from, to, begin, end } = this.#machine.transfers[action.transfer]!;
-        this.#rounds.begin({ ...action, from, to, begin, end });
+        this.#copies.begin({ ...action, from, to, begin, end }, this.#machine.phase === 'copying');
         return;
       }
       case 'hold_prefill':
@@ -422,18 +417,6 @@ export class LiveRefactoring implements LayoutChanger {
       case 'end':
         this.#end(action.outcome);
     }
-  }
-
-  /** The rows are read behind every batch before: here they are written already, elsewhere it follows those batches. */
-  #order(piece: KvPiece): void {
-    const { id, port, executor } = this.#parts;
-    const header = { epoch: executor.epoch, number: 0 };
-    if (piece.from === this.#own) {
-      port?.send(encodeKv(header, id, piece, executor.stage));
-      return;
-    }
-    const ring = this.#oldLost ? port : this.#old.port;
-    ring?.send(encodeJsonFrame({ kind: 'copies', ...header }, { refactoring: id, pieces: [piece] }));
   }
 
   #begin(isNew: boolean, epoch: number): void {

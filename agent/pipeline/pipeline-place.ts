@@ -14,4 +14,6 @@ export interface PipelinePlace {
   device: string;
   /** What the device is among all of the pipeline's: no two stages are on one. */
   device_identity: string;
+  /** Of the worker in the mesh. */
+  session?: string | undefined;
 }

@@ -7,9 +7,16 @@ export interface RefactoringBounds {
   /** A transfer of which nothing came for so long has failed. */
   copy_silence_ms_max: number;
   /**
+   * The same of one beside the rings, whose way may have to be found first: each that does not work takes some seconds,
+   * in which the old layout computes on.
+   */
+  beside_silence_ms_max: number;
+  /**
    * Bytes of KV in one frame. Lower: batches wait less behind it; higher: fewer frames.
    */
   piece_bytes_max: number;
+  /** The same beside the rings. Lower: more to be said of each byte; higher: less moves while a slow link is waited for. */
+  beside_piece_bytes_max: number;
   /** Frames of one transfer asked for and not yet copied. Higher: faster over slow links, more memory there. */
   pieces_max: number;
   /** Between two looks at the clock while something is waited for. */
@@ -28,7 +35,9 @@ export const refactoringBounds: RefactoringBounds = {
     done: Number.POSITIVE_INFINITY,
   },
   copy_silence_ms_max: 10_000,
+  beside_silence_ms_max: 60_000,
   piece_bytes_max: 2 ** 20,
+  beside_piece_bytes_max: 16 * 2 ** 20,
   pieces_max: 16,
   look_ms: 5,
 };

@@ -18,6 +18,8 @@ export const stageFactsSchema = z.object({
   device: z.string(),
   /** What the stage is on, to all processes of its host. */
   device_identity: z.string(),
+  /** Of its worker in the mesh; absent: no rows can be sent there but by the ring. */
+  session: z.string().optional(),
   /** The last epoch that it has seen. */
   epoch: z.int().min(0),
 });

@@ -7,7 +7,7 @@ import type { ToldFacts } from './pipeline-stage.ts';
 export function toldFacts(
   { gguf }: ModelFile,
   { kv_type, batch_invariant = false }: EngineOptions,
-  { device, device_identity }: PipelinePlace,
+  { device, device_identity, session }: PipelinePlace,
 ): ToldFacts {
-  return { model: modelIdentity(gguf), kv_type, batch_invariant, device, device_identity };
+  return { model: modelIdentity(gguf), kv_type, batch_invariant, device, device_identity, session };
 }

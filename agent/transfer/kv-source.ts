@@ -18,7 +18,7 @@ import {
   type Way,
 } from './messages.ts';
 import { runHeaders, runSize_bytes } from './run-headers.ts';
-import { brokenWay, type TransferOptions } from './transfer-options.ts';
+import { brokenWay, loopback, type TransferOptions } from './transfer-options.ts';
 import { FabricSource } from './ways/fabric-way.ts';
 import { SocketSource } from './ways/socket-way.ts';
 import { TlsSource } from './ways/tls-way.ts';
@@ -219,11 +219,14 @@ export class KvSource {
     const { memory, own, host } = this.#options;
     const message: KvMessage = { kind: 'open', link, way, failed: failed.slice(-fallbacks_kept_max) };
     const shown = randomBytes(ticket_bytes);
+    // Without an encrypted way, what does not leave the node need not be.
+    const isLocal = peer.same_node && provider === undefined && !encrypted;
+    if (isLocal) message.same_node = true;
     if (provider !== undefined) message.provider = provider;
     else if (encrypted) message.key = Buffer.from(own.public_key).toString('base64');
     else message.ticket = shown.toString('hex');
     const opened = understood(peer, openedSchema, await peer.ask(message, 2 * meeting_ms));
-    const end = await connectTo(peer, opened, {
+    const end = await connectTo(isLocal ? loopback : peer.host, opened, {
       rma: (fabric) => FabricSource.connect(memory, provider!, provider === 'shm' ? '' : host, fabric),
       tls: (place) => TlsSource.connect(memory, own, place),
       plain: (place) => SocketSource.connect(way, memory, { ...place, shown }),
@@ -247,8 +250,11 @@ export class KvSource {
       const sealed: Attempt = { way, encrypted: true };
       // Where the peer's site does not call its network private, the encrypted one is left.
       if (way === 'tcp') return private_fabric ? [{ way, encrypted: false }, sealed] : [sealed];
+      if (way === 'sendfile') {
+        const isAllowed = (private_fabric || same_node) && memory.descriptor !== undefined;
+        return isAllowed ? [{ way, encrypted: false }] : [];
+      }
       if (!private_fabric) return [];
-      if (way === 'sendfile') return memory.descriptor === undefined ? [] : [{ way, encrypted: false }];
       if (fabricAbsence() !== undefined) return [];
       const usable = providers.filter((provider) => provider !== 'shm' || same_node);
       return usable.map((provider) => ({ way, encrypted: false, provider }));
@@ -297,9 +303,9 @@ interface Place {
   port: number;
 }
 
-/** How its answer leads to the peer: always to the node that the mesh knows it on. */
+/** How its answer leads to the peer: always to the node that the mesh knows it on. @param host of that node */
 function connectTo(
-  { host }: KvPeer,
+  host: string,
   { port, ticket, key, session_id, fabric }: Opened,
   ways: {
     rma(fabric: NonNullable<Opened['fabric']>): Promise<SourceEnd>;

@@ -17,7 +17,7 @@ import {
   type Range,
 } from './messages.ts';
 import { checkHeaders, checkRuns, runSize_bytes } from './run-headers.ts';
-import { brokenWay, portsOf, type TransferOptions } from './transfer-options.ts';
+import { brokenWay, loopback, portsOf, type TransferOptions } from './transfer-options.ts';
 import { FabricTarget } from './ways/fabric-way.ts';
 import { SocketTarget } from './ways/socket-way.ts';
 import { TlsTarget } from './ways/tls-way.ts';
@@ -27,8 +27,8 @@ import type { Frame, TargetEnd } from './ways/way.ts';
 export interface KvReservation {
   /** Where the bytes of a run belong in the worker's memory: per layer keys, then values, each in token order. */
   places(tokens: Range): MemoryPiece[];
-  /** All of it has come, and is what was sent. */
-  commit(): void | Promise<void>;
+  /** All of it has come, and is what was sent. @param way how, for people */
+  commit(way: string): void | Promise<void>;
   /** It does not come. Nothing writes there any more. */
   abort(because: HpcserveError): void;
 }
@@ -156,7 +156,7 @@ export class KvTarget {
 
   async #endFor(
     peer: string,
-    { way, ticket, key, provider }: OpenMessage,
+    { way, ticket, key, provider, same_node }: OpenMessage,
   ): Promise<{ end: TargetEnd; opened: Opened }> {
     const { memory, own, host, private_fabric, providers } = this.#options;
     const ports = portsOf(this.#options);
@@ -165,7 +165,8 @@ export class KvTarget {
       const shown = Buffer.from(own.public_key).toString('base64');
       return { end, opened: { port: end.port, key: shown, session_id: own.session_id } };
     }
-    if (!private_fabric)
+    const isLocal = same_node === true && way !== 'rma';
+    if (!private_fabric && !isLocal)
       throw brokenWay(
         peer,
         provider ?? way,
@@ -178,7 +179,8 @@ export class KvTarget {
       return { end, opened: { fabric: end.address } };
     }
     if (ticket === undefined) throw unknown(peer, 'it shows no ticket');
-    const end = new SocketTarget(memory, { way, host, ports, expected: Buffer.from(ticket, 'hex') });
+    const at = isLocal ? loopback : host;
+    const end = new SocketTarget(memory, { way, host: at, ports, expected: Buffer.from(ticket, 'hex') });
     return { end, opened: { port: end.port, ticket: end.answer.toString('hex') } };
   }
 
@@ -243,7 +245,7 @@ export class KvTarget {
     }
     clearTimeout(transfer.timer);
     delete link.transfer;
-    await transfer.reservation.commit();
+    await transfer.reservation.commit(link.end.description);
     return { transfer: id };
   }
 

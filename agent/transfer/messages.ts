@@ -14,6 +14,7 @@
  */
 import { z } from 'zod';
 import { fabric_name_bytes_max } from '../../native/fabric/fabric.ts';
+import { pieceSchema } from '../pipeline/layout-messages.ts';
 import { kvFormatSchema } from './kv-format.ts';
 import { pieces_max, runs_max, tokens_max } from './limits.ts';
 
@@ -60,6 +61,8 @@ const open = z.strictObject({
   key: base64(512).optional(),
   /** Of `rma`. */
   provider: words.optional(),
+  /** Of a socket that is not encrypted: both are on one node, and meet on its loopback interface. */
+  same_node: z.literal(true).optional(),
   /** Ways that were tried before, and did not work. */
   failed: z.array(wayNotice).max(16),
 });
@@ -89,6 +92,15 @@ const offer = z.strictObject({
       token_ids: z.array(z.int().min(0).max(0x7fff_ffff)).min(1).max(tokens_max),
       /** Who may begin with the same rows: see `headers.cache_scope`. */
       cache_scope: words.optional(),
+    })
+    .optional(),
+  /** Rows of a stage instead, whose pipeline changes its layout: tokens count its rows. */
+  stage: z
+    .strictObject({
+      /** Served name of its model. */
+      model: words.min(1),
+      refactoring: count.min(1),
+      piece: pieceSchema,
     })
     .optional(),
 });

@@ -13,8 +13,8 @@ export interface TransferOptions {
   /** Ports that may be listened on, first and last; absent: any that is free. */
   port_range?: readonly [number, number];
   /**
-   * `network.private_fabric` of the site: nobody else can listen on the network. Otherwise bytes are encrypted, and
-   * neither RDMA nor sendfile is used.
+   * `network.private_fabric` of the site: nobody else can listen on the network. Otherwise bytes that leave the node are
+   * encrypted, RDMA is not used, and sendfile only within the node.
    */
   private_fabric: boolean;
   /**
@@ -25,6 +25,9 @@ export interface TransferOptions {
   /** Something works worse than it should: told once each time. */
   warn(notice: HpcserveError): void;
 }
+
+/** Where two workers of one node meet: nobody else but root hears what passes there, and both show a ticket. */
+export const loopback = '127.0.0.1';
 
 /** Ports in the order in which they are tried. */
 export function portsOf({ port_range }: TransferOptions): readonly number[] {

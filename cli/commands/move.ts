@@ -59,9 +59,11 @@ async function moveStages(
   for await (const { pipeline, outcome } of move(operations, changes)) {
     done.push({ unit: pipeline.unit.unit, ...outcome });
     if (context.json) continue;
-    const { pause_ms, bytes_moved, duration_ms } = outcome;
+    const { pause_ms, bytes_moved, bytes_by_way = {}, duration_ms } = outcome;
+    const ways = Object.entries(bytes_by_way).map(([way, bytes]) => `${formatBytes(bytes)} by ${way}`);
+    const how = ways.length > 0 ? ` (${ways.join(', ')})` : '';
     context.out(
-      `${pipeline.unit.unit} has ${order.stages} stages: ${(duration_ms / 1000).toFixed(1)} s, ${formatBytes(bytes_moved)} moved, no token for ${pause_ms.toFixed(0)} ms`,
+      `${pipeline.unit.unit} has ${order.stages} stages: ${(duration_ms / 1000).toFixed(1)} s, ${formatBytes(bytes_moved)} moved${how}, no token for ${pause_ms.toFixed(0)} ms`,
     );
   }
   if (context.json) context.out(JSON.stringify({ changed: done }));

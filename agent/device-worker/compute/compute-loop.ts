@@ -9,6 +9,7 @@ import type { StreamingShare } from '../../streaming/streamed-models.ts';
 import { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
 import { HostedStages } from './hosted-stages.ts';
+import type { KvAsk } from './kv-messages.ts';
 import { KvMoves } from './kv-moves.ts';
 import type {
   DeviceFailed,
@@ -20,6 +21,7 @@ import type {
 } from './messages.ts';
 import { ModelLifecycle } from './model-lifecycle.ts';
 import type { ParkingDiskView } from './parked-requests.ts';
+import { StageRows } from './stage-rows.ts';
 import { pulse, pulseStates } from './watchdog.ts';
 import type { LoadMessage, WorkerModel } from './worker-model.ts';
 import type { WorkerModels } from './worker-models.ts';
@@ -80,6 +82,7 @@ export class ComputeLoop {
   readonly #moves: KvMoves;
   /** Of models whose first stage is elsewhere. */
   readonly #stages: HostedStages;
+  readonly #rows: StageRows;
   /** Least time of an iteration, ms: the declared speed of an emulated device. */
   readonly #step_ms_min: number;
   #verified_ms = 0;
@@ -98,10 +101,16 @@ export class ComputeLoop {
     this.#pool = pool;
     this.#step_ms_min = step_ms_min;
     this.#schedule = new DeviceSchedule(settings, disk);
+    this.#rows = new StageRows({
+      addressable: () => pool().memory.transferMemory !== undefined,
+      targetOf: (model) => this.#stages.of(model) ?? this.#lifecycle.refactorings.of(model),
+      send: (message) => this.#send(message),
+    });
     this.#stages = new HostedStages({
       signal: words,
       pool,
       step_ms_min,
+      rows: this.#rows,
       send: (message) => {
         if (message.type === 'loaded') this.#hold(message.name, message.stats);
         if (message.type === 'load_failed') this.#hold(message.name);
@@ -113,6 +122,7 @@ export class ComputeLoop {
       beat: () => this.#beat(pulseStates.loading),
       ask: (submission) => this.#submit(submission),
       ring: { signal: words, meanwhile: () => this.#serveStages() },
+      rows: this.#rows,
       streaming,
     });
     this.#models = this.#lifecycle.models;
@@ -136,6 +146,7 @@ export class ComputeLoop {
       turned_ms = performance.now();
     }
     this.#moves.close();
+    this.#rows.close();
     await this.#lifecycle.close();
     this.#stages.close();
   }
@@ -251,7 +262,10 @@ export class ComputeLoop {
         this.#send({ type: 'report', id: message.id, report: this.#report() });
         break;
       case 'kv':
-        this.#moves.answer(message.ask, message.asked);
+        this.#answerKv(message.ask, message.asked);
+        break;
+      case 'rows_sent':
+        this.#rows.sent(message.id, message.because);
         break;
       case 'manifest':
         if (this.#models.inPool) this.#send({ type: 'manifest', models: this.#pool().manifest() });
@@ -275,6 +289,22 @@ export class ComputeLoop {
     if (stats)
       this.#schedule.memory.hold(stage, stats.weight_bytes + stats.kv_bytes, this.#pool().memory.bytes);
     else this.#schedule.memory.letGo(stage);
+  }
+
+  #answerKv(ask: number, asked: KvAsk): void {
+    switch (asked.do) {
+      case 'reserve_rows':
+      case 'commit_rows':
+      case 'abort_rows':
+        try {
+          this.#send({ type: 'kv', ask, told: this.#rows.answer(asked) });
+        } catch (error) {
+          this.#send({ type: 'kv', ask, error: HpcserveError.from(error).toJSON() });
+        }
+        break;
+      default:
+        this.#moves.answer(ask, asked);
+    }
   }
 
   #prepare({ refactoring, load }: ToCompute & { type: 'prepare' }): void {

@@ -12,6 +12,7 @@ import { RingPort } from '../../pipeline/ring-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
 import type { FromCompute } from './messages.ts';
 import { type PipelineLoad, StageLoad } from './stage-load.ts';
+import { type StageRows, stageKvOf } from './stage-rows.ts';
 
 /** Nobody wakes this: to wait on it is to sleep. */
 const noSignal = new Int32Array(new SharedArrayBuffer(4));
@@ -31,6 +32,7 @@ interface StageSurroundings {
   pool: () => DevicePool;
   /** Least time of a batch, ms: the declared speed of an emulated device. */
   step_ms_min: number;
+  rows: StageRows;
   send(message: FromCompute): void;
 }
 
@@ -78,6 +80,11 @@ export class HostedStages {
     this.#stages.delete(name);
     hosted.loading?.abort();
     hosted.held?.free();
+  }
+
+  /** What the device has of a model; undefined where that is nothing. */
+  of(model: string): DeviceStages | undefined {
+    return this.#stages.get(model)?.held;
   }
 
   close(): void {
@@ -143,20 +150,21 @@ export class HostedStages {
     hosted.loading = undefined;
     const isFirst = hosted.held === undefined;
     const range = { begin: pipeline.begin, end: pipeline.end };
+    const told = toldFacts(file, options, pipeline);
     hosted.held ??= new DeviceStages(
       pipeline.device_identity,
-      toldFacts(file, options, pipeline),
+      told,
       new HeldLayouts(0, refactoring === undefined ? range : undefined),
+      this.#around.rows.transfersOf(hosted.name),
     );
     if (refactoring === undefined) hosted.held.add(stage, pipeline, port);
     else hosted.held.prepare(refactoring, stage, pipeline, port);
-    if (isFirst)
-      this.#around.send({
-        type: 'loaded',
-        name: hosted.name,
-        info: modelInfo(file),
-        stats: statsOf(stage, options),
-      });
+    if (!isFirst) return;
+    const info = modelInfo(file);
+    const loaded: FromCompute = { type: 'loaded', name: hosted.name, info, stats: statsOf(stage, options) };
+    const stage_kv = stageKvOf(stage.kv, info, told.model, this.#around.pool().memory.transferMemory);
+    if (stage_kv) loaded.stage_kv = stage_kv;
+    this.#around.send(loaded);
   }
 
   #failed(hosted: HostedStage, loading: StageLoad, thrown: unknown): void {

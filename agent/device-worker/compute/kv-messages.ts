@@ -1,6 +1,7 @@
 /** What the main thread asks of sequences that move with their keys and values, and what it is told. */
 import type { MemoryPiece, TransferMemory } from '../../../native/fabric/memory.ts';
 import type { KvRange } from '../../engine/kv-runs.ts';
+import type { KvPiece } from '../../pipeline/layout-messages.ts';
 
 /** Consecutive tokens that travel together, and where their rows lie in the pool. */
 export interface PlacedRun {
@@ -37,7 +38,24 @@ export interface KvShapeOfModel {
   memory: TransferMemory;
 }
 
-export type KvAsk =
+/** What rows of a stage are: see `KvShapeOfModel`. */
+export interface KvShapeOfStage extends Omit<KvShapeOfModel, 'n_layer'> {
+  /** Of the model: see `model-identity.ts`. */
+  identity: string;
+}
+
+/** Of rows that come to stages while layouts change. */
+export type RowsAsk =
+  /** Where they belong: `MemoryPiece[]`. */
+  | { do: 'reserve_rows'; model: string; arrival: string; refactoring: number; piece: KvPiece }
+  /** They are there. */
+  | { do: 'commit_rows'; arrival: string; way: string }
+  /** They do not come, and nothing writes there any more. */
+  | { do: 'abort_rows'; arrival: string };
+
+export type KvAsk = RowsAsk | SequencesAsk;
+
+export type SequencesAsk =
   /** What is alive of a model: `SequenceState[]`. */
   | { do: 'list'; model: string }
   /** The rows of a running sequence as they are now, while it goes on: `HeldRows`, or nothing where it does not run. */
@@ -62,4 +80,4 @@ export type KvAsk =
   /** Whoever needs what has arrived has it, or does not come: it is kept as other prompts are. */
   | { do: 'forget'; arrival: string };
 
-export type KvTold = HeldRows | SequenceState[] | PlacedRun[] | undefined;
+export type KvTold = HeldRows | SequenceState[] | PlacedRun[] | MemoryPiece[] | undefined;

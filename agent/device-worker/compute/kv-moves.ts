@@ -6,7 +6,14 @@ import { type KvRange, kvPieces, kvRuns } from '../../engine/kv-runs.ts';
 import { NativeEngine } from '../../engine/native-engine.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
-import type { HeldRows, KvAsk, KvShapeOfModel, KvTold, PlacedRun, SequenceState } from './kv-messages.ts';
+import type {
+  HeldRows,
+  KvShapeOfModel,
+  KvTold,
+  PlacedRun,
+  SequenceState,
+  SequencesAsk,
+} from './kv-messages.ts';
 import type { FromCompute, Submission } from './messages.ts';
 import type { WorkerModels } from './worker-models.ts';
 
@@ -64,7 +71,7 @@ export class KvMoves {
     this.#send = send;
   }
 
-  answer(ask: number, asked: KvAsk): void {
+  answer(ask: number, asked: SequencesAsk): void {
     try {
       this.#send({ type: 'kv', ask, told: this.#do(asked) });
     } catch (error) {
@@ -97,7 +104,7 @@ export class KvMoves {
     for (const name of [...this.#arrivals.keys()]) this.#forget(name);
   }
 
-  #do(asked: KvAsk): KvTold {
+  #do(asked: SequencesAsk): KvTold {
     switch (asked.do) {
       case 'list':
         return this.#list(asked.model);
@@ -182,7 +189,7 @@ export class KvMoves {
     if (!hosted.closed) this.#sync(hosted);
   }
 
-  #reserve({ model, arrival: name, scope, tokens, runs }: KvAsk & { do: 'reserve' }): PlacedRun[] {
+  #reserve({ model, arrival: name, scope, tokens, runs }: SequencesAsk & { do: 'reserve' }): PlacedRun[] {
     const hosted = this.#models.get(model)?.hosted;
     if (!hosted) throw noRoom(model, 'it does not serve here now');
     const engine = nativeOf(hosted);
@@ -259,7 +266,8 @@ export function kvShapeOf(
 ): KvShapeOfModel | undefined {
   if (!(engine instanceof NativeEngine) || !memory) return undefined;
   const { kv, info } = engine;
-  if (!kv.storage.poolOffset || kv.layers.size !== info.n_layer) return undefined;
+  // Of a pipeline that has one stage now, the next layout may have more.
+  if (!kv.storage.poolOffset || kv.storage.hold || kv.layers.size !== info.n_layer) return undefined;
   const { n_layer, n_head_kv } = info;
   return { row_bytes: kv.row_bytes, n_layer, n_head_kv, head_dim: kv.head_dim, memory };
 }

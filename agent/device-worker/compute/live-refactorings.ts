@@ -4,15 +4,19 @@ import type { DevicePool } from '../../memory/device-pool.ts';
 import type { CoordinatorEngine } from '../../pipeline/coordinator-opening.ts';
 import { LiveRefactoring } from '../../pipeline/live-refactoring.ts';
 import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
+import type { RowTarget } from '../../pipeline/row-transfers.ts';
 import { SortedPort } from '../../pipeline/sorted-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
+import type { KvShapeOfStage } from './kv-messages.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
+import { type StageRows, stageKvOf } from './stage-rows.ts';
 
 type RefactorMessage = ToCompute & { type: 'refactor' };
 
 interface RefactoringSurroundings {
   ring: RingSurroundings;
   pool: () => DevicePool;
+  rows: StageRows;
   send(message: FromCompute): void;
 }
 
@@ -28,6 +32,20 @@ export class LiveRefactorings {
 
   get any(): boolean {
     return this.#live.size > 0;
+  }
+
+  /** The change of a model that is under way. */
+  of(model: string): RowTarget | undefined {
+    return this.#live.get(model)?.live;
+  }
+
+  /** What the rows of a pipeline are; undefined of other models, and where the main thread cannot reach them. */
+  stageKvOf(name: string): KvShapeOfStage | undefined {
+    const known = this.#engines.get(name);
+    if (!known) return undefined;
+    const { executor, engine } = known;
+    const { transferMemory } = this.#around.pool().memory;
+    return stageKvOf(executor.stage.kv, engine.info, executor.stages[0]!.model, transferMemory);
   }
 
   /** The engine of a pipeline was opened, perhaps anew. */
@@ -90,6 +108,7 @@ export class LiveRefactorings {
         loading,
         told: toldFacts(loading.file, options, pipeline!),
         port,
+        transfers: this.#around.rows.transfersOf(name),
         wait: (ms_max) => this.#wait(ms_max),
       });
     } catch (error) {

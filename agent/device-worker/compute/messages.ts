@@ -1,5 +1,6 @@
 /** Messages between the main thread of a device worker, which does I/O and text, and its compute thread. */
 import type { MessagePort } from 'node:worker_threads';
+import type { MemoryPiece } from '../../../native/fabric/memory.ts';
 import type { PipelineLayout } from '../../../solver/refactoring/layout.ts';
 import type { KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { KeptLengths } from '../../../solver/sharing/output-lengths.ts';
@@ -18,15 +19,17 @@ import type {
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
+import type { KvRange } from '../../engine/kv-runs.ts';
 import type { DevicePoolOptions } from '../../memory/device-pool.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
+import type { KvPiece } from '../../pipeline/layout-messages.ts';
 import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../../pipeline/pipeline-place.ts';
 import type { StreamingShare } from '../../streaming/streamed-models.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
-import type { KvAsk, KvShapeOfModel, KvTold } from './kv-messages.ts';
+import type { KvAsk, KvShapeOfModel, KvShapeOfStage, KvTold } from './kv-messages.ts';
 
 /** What the compute thread is started with. */
 export interface ComputeThreadData {
@@ -141,6 +144,8 @@ export type ToCompute =
   | { type: 'cancel'; model: string; id: number }
   | { type: 'report'; id: number }
   | { type: 'kv'; ask: number; asked: KvAsk }
+  /** Rows that were to leave have, or why not. */
+  | { type: 'rows_sent'; id: number; because?: string }
   /** The worker is about to go: what is in the pool is told. */
   | { type: 'manifest' }
   /** The contents of a model file were hashed: other files that have the same tensors can share them. */
@@ -168,8 +173,31 @@ export interface DeviceFailed {
 
 export type FromCompute =
   | ({ type: 'progress'; name: string } & LoadProgress)
-  /** `kv`: absent where its rows cannot move to other workers. */
-  | { type: 'loaded'; name: string; info: ModelInfo; stats: EngineStats; kv?: KvShapeOfModel }
+  /**
+   * `kv`: absent where its sequences cannot move to other workers. `stage_kv`: of a stage, absent where its rows
+   * cannot move to other stages.
+   */
+  | {
+      type: 'loaded';
+      name: string;
+      info: ModelInfo;
+      stats: EngineStats;
+      kv?: KvShapeOfModel;
+      stage_kv?: KvShapeOfStage;
+    }
+  /** Rows of a stage are to go to another worker: see `StageRows`. */
+  | {
+      type: 'rows';
+      id: number;
+      model: string;
+      refactoring: number;
+      piece: KvPiece;
+      layers: KvRange;
+      /** How many of each matrix. */
+      rows: number;
+      /** Where they lie. */
+      pieces: MemoryPiece[];
+    }
   | { type: 'load_failed'; name: string; error: ErrorJson }
   /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */
   | { type: 'kernels_left_out'; errors: ErrorJson[] }

@@ -15,6 +15,7 @@ import type { FromCompute, Submission, ToCompute } from './messages.ts';
 import { ModelLoads } from './model-loads.ts';
 import { ModelProfiler } from './model-profiler.ts';
 import type { ScheduledModel } from './scheduled-instance.ts';
+import type { StageRows } from './stage-rows.ts';
 import { WeightResidency } from './weight-residency.ts';
 import { type LoadMessage, WorkerModel } from './worker-model.ts';
 import { WorkerModels } from './worker-models.ts';
@@ -31,6 +32,7 @@ export interface LifecycleSurroundings {
   beat(): void;
   /** See `LoadSurroundings`. */
   ring: RingSurroundings;
+  rows: StageRows;
   /** A model serves: requests that waited for it are asked anew. */
   ask(submission: Submission): void;
   /** Of models whose weights are streamed; absent: there are none. */
@@ -69,6 +71,7 @@ export class ModelLifecycle {
     this.refactorings = new LiveRefactorings({
       ring: around.ring,
       pool,
+      rows: around.rows,
       send: (message) => around.send(message),
     });
     this.#streamed = new StreamedModels(pool, around.streaming, {
@@ -269,6 +272,8 @@ export class ModelLifecycle {
     const loaded: FromCompute = { type: 'loaded', name, info: engine.info, stats: engine.stats() };
     const kv = kvShapeOf(engine, this.#pool().memory.transferMemory);
     if (kv) loaded.kv = kv;
+    const stage_kv = this.refactorings.stageKvOf(name);
+    if (stage_kv) loaded.stage_kv = stage_kv;
     this.#around.send(loaded);
     // What is promised counts from now: nobody is late because a model was away.
     for (const submission of waiting) this.#around.ask({ ...submission, arrival_ms: monotonic_ms() });

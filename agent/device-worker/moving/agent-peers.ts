@@ -24,14 +24,15 @@ export class AgentPeers {
 
   /** Workers that serve one of the models, but not this one. @throws Error: the agent does not answer */
   async list(models: ReadonlySet<string>): Promise<ListedPeer[]> {
-    const { status, body } = await this.#ask('GET', kvPeerPath, '', AbortSignal.timeout(list_ms));
-    const text = await readAll(body);
-    if (status !== 200) throw new Error(`the agent answered ${status}: ${text.slice(0, 200)}`);
-    const { peers } = kvPeerListSchema.parse(JSON.parse(text));
-    return peers.filter(
+    return (await this.#all()).filter(
       ({ session_id, models: served }) =>
         session_id !== this.#own_session && served.some((name) => models.has(name)),
     );
+  }
+
+  /** The worker of a session; undefined where the agent does not know it. @throws Error: the agent does not answer */
+  async find(session_id: string): Promise<ListedPeer | undefined> {
+    return (await this.#all()).find((peer) => peer.session_id === session_id);
   }
 
   /** @throws HpcserveError E_KV_* */
@@ -48,6 +49,13 @@ export class AgentPeers {
       same_node,
       ask: (message, limit_ms) => askKvPeer(post, message, limit_ms),
     };
+  }
+
+  async #all(): Promise<ListedPeer[]> {
+    const { status, body } = await this.#ask('GET', kvPeerPath, '', AbortSignal.timeout(list_ms));
+    const text = await readAll(body);
+    if (status !== 200) throw new Error(`the agent answered ${status}: ${text.slice(0, 200)}`);
+    return kvPeerListSchema.parse(JSON.parse(text)).peers;
   }
 
   close(): void {

@@ -22,6 +22,7 @@ import { KvArrivals } from './kv-arrivals.ts';
 import { type AliveAnswer, aliveAnswers } from './leaving-answers.ts';
 import { MovableModels } from './movable-models.ts';
 import { fabrics_default, type MovesPlace } from './moves-place.ts';
+import { StageRowMoves } from './stage-row-moves.ts';
 
 /** Answers that leave at once. Lower: each stands still for less; higher: more of the link is used. */
 const at_once_max = 4;
@@ -77,6 +78,7 @@ export class AnswerMover {
   readonly #movable: MovableModels;
   readonly #arrivals: KvArrivals;
   readonly #agent: AgentPeers;
+  readonly #rows: StageRowMoves;
   readonly #nodes = new Map<string, string>();
   #ends: Promise<Ends> | undefined;
   #moved = 0;
@@ -90,6 +92,11 @@ export class AnswerMover {
     this.#movable = new MovableModels(models, `${version} ${library_version}`);
     this.#arrivals = new KvArrivals(this.#movable, options.isDraining, () => this.#told());
     this.#agent = new AgentPeers(place.socket, place.session_id);
+    this.#rows = new StageRowMoves(this.#movable, this.#agent);
+    models.onRows = async (message) => {
+      const { source } = await this.#open();
+      await this.#rows.send(source, message).finally(() => this.#told());
+    };
     models.onArrivedBegan = (kv, cached_tokens, tokens) => this.#arrivals.began(kv, cached_tokens, tokens);
   }
 
@@ -300,7 +307,15 @@ export class AnswerMover {
       },
     };
     if (place.port_range) options.port_range = place.port_range;
-    return { source: new KvSource(options), target: new KvTarget(options, this.#arrivals) };
+    const arrivals = this.#arrivals;
+    const rows = this.#rows;
+    const target = new KvTarget(options, {
+      formatOf: (offer) => (offer.stage ? rows : arrivals).formatOf(offer),
+      reserve: (offer, peer) =>
+        offer.stage ? rows.reserve(offer, offer.stage) : arrivals.reserve(offer, peer),
+      room: (model) => arrivals.room(model),
+    });
+    return { source: new KvSource(options), target };
   }
 
   #told(): void {

@@ -19,7 +19,7 @@ export class MovableModels {
 
   /** What rows of all of them lie in; undefined before the first one serves, or where others cannot address it. */
   get memory(): TransferMemory | undefined {
-    for (const { kv } of this.#models.all) if (kv) return kv.memory;
+    for (const { kv, stage_kv } of this.#models.all) if (kv ?? stage_kv) return (kv ?? stage_kv)!.memory;
     return undefined;
   }
 
@@ -36,6 +36,15 @@ export class MovableModels {
     const { row_bytes, n_head_kv, head_dim } = kv;
     const { kv_type } = config;
     return { build: this.#build, model: digest, kv_type, row_bytes, n_head_kv, head_dim };
+  }
+
+  /** Of rows of its stages. @throws HpcserveError E_KV_FORMAT */
+  rowFormatOf(name: string): KvFormat {
+    const model = this.#models.all.find(({ config }) => config.name === name);
+    if (!model?.stage_kv) throw cannot(name, 'no stage of it is here whose KV other processes can address');
+    const { identity, row_bytes, n_head_kv, head_dim } = model.stage_kv;
+    const { kv_type } = model.config;
+    return { build: this.#build, model: identity, kv_type, row_bytes, n_head_kv, head_dim };
   }
 
   layersOf(name: string): number {

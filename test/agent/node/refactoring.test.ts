@@ -48,11 +48,17 @@ test('two stages become one and two again while an answer is computed; what is w
   const first = await refactor(site, record, whole);
   expect(first).toMatchObject({
     status: 200,
-    json: { epoch: expect.any(Number), pause_ms: expect.any(Number) },
+    // Within a node: to the coordinator's worker, beside the ring.
+    json: {
+      epoch: expect.any(Number),
+      pause_ms: expect.any(Number),
+      bytes_by_way: { sendfile: expect.any(Number) },
+    },
   });
   await untilStages(agent, [[0, 6]]);
   const second = await refactor(site, record, halves);
   expect(second.status, JSON.stringify(second.json)).toBe(200);
+  expect(second.json).toMatchObject({ bytes_by_way: { sendfile: expect.any(Number) } });
   expect(await asked).toEqual(expected);
   await untilStages(agent, [
     [0, 3],

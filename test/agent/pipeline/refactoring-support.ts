@@ -13,7 +13,7 @@ import type { FramePort } from '../../../agent/pipeline/frame-port.ts';
 import { LiveRefactoring, type RefactoringReport } from '../../../agent/pipeline/live-refactoring.ts';
 import { PipelineOpening } from '../../../agent/pipeline/open-pipeline.ts';
 import { PipelineExecutor } from '../../../agent/pipeline/pipeline-executor.ts';
-import { factsOf } from '../../../agent/pipeline/pipeline-stage.ts';
+import { factsOf, type ToldFacts } from '../../../agent/pipeline/pipeline-stage.ts';
 import type { RefactoringBounds } from '../../../agent/pipeline/refactoring-bounds.ts';
 import { SortedPort } from '../../../agent/pipeline/sorted-port.ts';
 import { monotonic_ms } from '../../../host/clock.ts';
@@ -22,6 +22,7 @@ import type { PipelineLayout } from '../../../solver/refactoring/layout.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { testBackend } from '../engine/test-backend.ts';
+import type { DelayedTransfers } from './delayed-transfers.ts';
 import { toldFacts } from './support.ts';
 
 /** Sees each frame on its way: what arrives, or nothing. */
@@ -89,9 +90,18 @@ export class TestPipelines {
   readonly #kv = new Map<string, LayerKv>();
   readonly #rings: { ring: ArrayRing; names: readonly string[] }[] = [];
   readonly #killed: string[] = [];
+  readonly #beside: DelayedTransfers | undefined;
   #changes = 0;
 
-  constructor(options: EngineOptions, layout: PipelineLayout, bounds: Partial<RefactoringBounds> = {}) {
+  /** @param beside how rows go beside the rings; absent: they do not */
+  constructor(
+    options: EngineOptions,
+    layout: PipelineLayout,
+    bounds: Partial<RefactoringBounds> = {},
+    beside?: DelayedTransfers,
+  ) {
+    this.#beside = beside;
+    if (beside) beside.targetOf = (device) => this.held.get(device) ?? this.change;
     this.#options = options;
     this.#file = openModelFile(options.model_path);
     this.layout = layout;
@@ -134,8 +144,9 @@ export class TestPipelines {
         advance: () => this.#stage(own!.device, own!.begin, own!.end),
         abort: () => undefined,
       },
-      told: { ...toldFacts(this.#options, 0), device: own!.device, device_identity: own!.device },
+      told: this.#told(own!.device),
       port,
+      transfers: this.#beside?.of(own!.device),
       wait: () => this.serve(),
       bounds: this.bounds,
     });
@@ -167,7 +178,7 @@ export class TestPipelines {
       this.held.delete(device);
       for (const { ring, names } of this.#rings) if (names.includes(device)) ring.broken = true;
     }
-    let any = false;
+    let any = this.#beside?.step() ?? false;
     for (const held of [...this.held.values()]) if (held.serve()) any = true;
     return any;
   }
@@ -184,7 +195,7 @@ export class TestPipelines {
 
   #open(first: Stage, ring: ArrayRing): PipelineExecutor {
     const { device } = this.layout[0]!;
-    const told = { ...toldFacts(this.#options, 0), device, device_identity: device };
+    const told = this.#told(device);
     if (this.layout.length === 1)
       return new PipelineExecutor(first, undefined, [{ ...factsOf(first, 0, told), epoch: 0 }], 1);
     const opening = new PipelineOpening(first, this.#port(ring, device), told);
@@ -197,10 +208,15 @@ export class TestPipelines {
   }
 
   #newHeld(device: string, stage?: { begin: number; end: number }): DeviceStages {
-    const told = { ...toldFacts(this.#options, 0), device, device_identity: device };
-    const held = new DeviceStages(device, told, new HeldLayouts(0, stage));
+    const layouts = new HeldLayouts(0, stage);
+    const held = new DeviceStages(device, this.#told(device), layouts, this.#beside?.of(device));
     this.held.set(device, held);
     return held;
+  }
+
+  #told(device: string): ToldFacts {
+    const told = { ...toldFacts(this.#options, 0), device, device_identity: device };
+    return this.#beside ? { ...told, session: device } : told;
   }
 
   #ring(layout: PipelineLayout): ArrayRing {
@@ -217,7 +233,9 @@ export class TestPipelines {
   #kvOf(device: string): LayerKv {
     const known = this.#kv.get(device);
     if (known) return known;
-    const kv = new LayerKv({ in_order: true, open: (shape) => new OwnKvStorage(testBackend(), shape) });
+    const kv =
+      this.#beside?.poolOf(device).layerKv('m') ??
+      new LayerKv({ in_order: true, open: (shape) => new OwnKvStorage(testBackend(), shape) });
     this.#kv.set(device, kv);
     return kv;
   }
