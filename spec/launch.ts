@@ -40,6 +40,11 @@ export const unitSchema = z.strictObject({
     .array(z.strictObject({ begin: z.int().min(0), end: z.int().min(1) }))
     .min(2)
     .optional(),
+  /**
+   * On one node with more devices than stages: on which of its devices each stage begins, counted from `first_device`.
+   * Absent: on the first ones.
+   */
+  stage_devices: z.array(z.int().min(0)).min(2).optional(),
   /** Index of its first device on the node, counted among the job's devices of that kind. */
   first_device: z.int().min(0),
   /** Compute threads on a CPU device (or on one that a CPU stands in for). */

@@ -40,14 +40,18 @@ export interface DeviceAssignment {
 
 /** What of a unit is on this node: a stage on each of its devices where it is cut, else all of it. */
 function partsOf(unit: UnitSpec, node_index: number): GroupUnit[] {
-  const { stages, device_count, first_device } = unit;
+  const { stages, stage_devices, device_count, first_device } = unit;
   if (!stages) return [unit];
   const here = stagesPerNode(unit);
   const first_stage = (node_index - unit.node_index) * here;
+  const stageOn = (device: number): number => {
+    const stage = stage_devices ? stage_devices.indexOf(device) : device < here ? first_stage + device : -1;
+    // Behind the last one: its device is for a stage that the unit may get.
+    return stage < 0 ? stages.length + device : stage;
+  };
   return Array.from({ length: device_count }, (_, device) => ({
     ...unit,
-    // Behind the last one: its device is for a stage that the unit may get.
-    stage: device < here ? first_stage + device : stages.length + device,
+    stage: stageOn(device),
     first_device: first_device + device,
     device_count: 1,
     threads: Math.max(1, Math.floor(unit.threads / device_count)),

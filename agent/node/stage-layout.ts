@@ -120,13 +120,13 @@ export function plannedNodes(unit: UnitSpec): number[] {
 
 /** The layout of a unit that has not changed. */
 export function plannedLayout(unit: UnitSpec): StageLayout {
-  const { stages = [], device_kind, first_device } = unit;
+  const { stages = [], stage_devices, device_kind, first_device } = unit;
   const nodes = plannedNodes(unit);
   return {
     ring: 0,
     stages: stages.map((cut, stage) => ({
       node_index: nodes[stage]!,
-      device: `${device_kind} ${first_device + (stage % stagesPerNode(unit))}`,
+      device: `${device_kind} ${first_device + (stage_devices?.[stage] ?? stage % stagesPerNode(unit))}`,
       ...cut,
     })),
   };

@@ -1,6 +1,7 @@
 /** One pipeline becomes another one: where it is cut, on which devices its stages come to lie, and the call. */
 import { deviceOf, type KindStages, stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import type { StagePlan } from '../../solver/placement/stage-plan.ts';
+import { cv_assumed } from '../../solver/placement/stage-sharing.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { concurrencyOf } from '../../spec/launch.ts';
 import type { PlacementQuestion } from '../../spec/plan.ts';
@@ -50,12 +51,16 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
   };
 }
 
-/** @throws HpcserveError E_STAGES_IMPOSSIBLE */
+/**
+ * @param cv of the model's arrivals
+ * @throws HpcserveError E_STAGES_IMPOSSIBLE
+ */
 export function planChange(
   pipeline: HeldPipeline,
   stages: number,
   question: PlacementQuestion,
   now_ms: number,
+  cv = cv_assumed,
 ): PipelineChange {
   const { unit, devices } = pipeline;
   const impossible = (because: string): HpcserveError =>
@@ -80,7 +85,9 @@ export function planChange(
   const plan = stagesOnKind(of, stages, question.settings, measuredOf(of, pipeline));
   if (!plan.feasible) throw impossible(plan.because);
   const stage_bytes = plan.shares.map(({ weight_bytes }) => weight_bytes);
-  return { pipeline, plan, ...refactorStages(pipeline, plan.cuts, { stage_bytes, now_ms })! };
+  const stage_s = plan.partition.stages.map(({ compute_s }) => compute_s);
+  const starts = { model: unit.model.name, cv, stage_bytes, stage_s, now_ms };
+  return { pipeline, plan, ...refactorStages(pipeline, plan.cuts, starts)! };
 }
 
 /** What the stages took, if what was measured is of this very cut. */

@@ -41,6 +41,13 @@ interface Watched {
   hosted: Map<string, number>;
 }
 
+interface WantedChange {
+  to: number;
+  because: string;
+  /** Of the model's arrivals. */
+  cv: number;
+}
+
 /** What is remembered of the answers of a model, which any of its pipelines may have given. */
 interface WatchedAnswers {
   stalls: AnswerStalls;
@@ -133,7 +140,8 @@ export class GranularityKeeper {
     if (watched.changing !== undefined) because = watched.changing.because;
     else if (decision.action !== 'keep' && now < watched.retry_at_ms)
       because = `${because}; the last change was refused, the next is tried in ${Math.ceil((watched.retry_at_ms - now) / 1000)} s`;
-    else if (decision.action !== 'keep') this.#begin(state, pipeline, stages, because, question, watched);
+    else if (decision.action !== 'keep')
+      this.#begin(state, pipeline, { to: stages, because, cv: asked.arrivals.cv }, question, watched);
     const { stages_min, stages_max } = stageBounds(model);
     const seen: SeenPipeline = {
       deployment: state.name,
@@ -160,14 +168,14 @@ export class GranularityKeeper {
   #begin(
     state: DeploymentState,
     pipeline: HeldPipeline,
-    to: number,
-    because: string,
+    wanted: WantedChange,
     question: PlacementQuestion,
     watched: Watched,
   ): void {
+    const { to, because } = wanted;
     watched.changing = { to, because };
     const from = pipeline.stages.length;
-    const change = this.#change(state, pipeline, to, because, question, watched).finally(() => {
+    const change = this.#change(state, pipeline, wanted, question, watched).finally(() => {
       watched.last = { at_ms: this.#operations.now_ms(), from, to, because, ...watched.last };
       delete watched.changing;
       this.#changes.delete(change);
@@ -180,8 +188,7 @@ export class GranularityKeeper {
   async #change(
     state: DeploymentState,
     pipeline: HeldPipeline,
-    to: number,
-    because: string,
+    { to, because, cv }: WantedChange,
     question: PlacementQuestion,
     watched: Watched,
   ): Promise<void> {
@@ -191,7 +198,7 @@ export class GranularityKeeper {
     try {
       const { pause_ms, duration_ms } = await changePipeline(
         this.#operations,
-        planChange(pipeline, to, question, at_ms),
+        planChange(pipeline, to, question, at_ms, cv),
       );
       watched.refusals = 0;
       // What is measured is of other stages from now on.

@@ -42,8 +42,31 @@ export function heldPipelines(state: DeploymentState, { launches }: Observation)
       if (!unit.stages || !seen) return [];
       const agents = planned.part ? agentsOfGroup(planned.part.group, wanted, launches) : seen.agents;
       const held = heldBy(unit, seen, agents);
-      return held ? [{ launch_id, unit, node_kind: planned.node_kind, ...held }] : [];
+      if (!held) return [];
+      const pipeline = { launch_id, unit, node_kind: planned.node_kind, ...held };
+      return [{ ...pipeline, devices: withOthers(pipeline, agents) }];
     });
+  });
+}
+
+/** With the models that others have on each device, whole or a stage of them. */
+function withOthers(
+  { unit, devices }: Pick<HeldPipeline, 'unit' | 'devices'>,
+  agents: readonly AgentState[],
+): HeldPipeline['devices'] {
+  const models = new Map<string, Set<string>>();
+  for (const { node, sessions } of agents)
+    for (const { devices: own = [], models: served, stages = [] } of sessions)
+      for (const { kind, index } of own) {
+        const place = `${node} ${kind} ${index}`;
+        const there = models.get(place) ?? new Set<string>();
+        models.set(place, there);
+        for (const { name } of [...served, ...stages.map(({ model }) => ({ name: model }))])
+          if (name !== unit.model.name) there.add(name);
+      }
+  return devices.map((each) => {
+    const others = models.get(`${each.device.node} ${each.device.device}`);
+    return others && others.size > 0 ? { ...each, models: [...others] } : each;
   });
 }
 

@@ -21,6 +21,7 @@ import {
 } from './link-budget.ts';
 import type { PlacementOption } from './options.ts';
 import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
+import { spreadStages } from './stage-sharing.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
 
 interface OpenDevice {
@@ -468,7 +469,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: memory_bytes + page_cache_bytes,
     time_limit_s: node.time_limit_s,
-    units: closeGaps(units, node.devices),
+    units: spreadStages(closeGaps(units, node.devices)),
   };
   if (page_cache_bytes > 0) launch.page_cache_bytes = page_cache_bytes;
   return launch;

@@ -1,10 +1,12 @@
 /**
  * On which devices the stages of another cut lie, so that least has to be moved: what a device computes already, it
- * keeps. What starts anew goes to the node that FlexPipe's Eq. 13 prefers (`solver/locality`). Pure.
+ * keeps. What starts anew goes to a device that other models leave alone, where there is one (Eq. 6 to 8), and of those
+ * to the node that FlexPipe's Eq. 13 prefers (`solver/locality`). Pure.
  */
 import { type AffinityCandidate, chooseServers } from '../locality/host-affinity.ts';
 import type { ResourceGraph, ScalingMark } from '../locality/resource-graph.ts';
 import { load_bytes_per_s, type StageCut } from './stage-plan.ts';
+import { devicesToStartOn } from './stage-sharing.ts';
 
 /** A device that a pipeline may use, and what it computes of it now. */
 export interface StageDevice<Id> {
@@ -13,11 +15,18 @@ export interface StageDevice<Id> {
   held?: StageCut;
   /** When its node last had a stage of the pipeline, where it has none now; absent: never, as far as is known. */
   hosted_ms?: number;
+  /** Other models that something of is on it; absent: none. */
+  models?: readonly string[];
 }
 
 export interface StageStarts {
+  model: string;
+  /** CV of the model's arrivals. */
+  cv: number;
   /** Weights of each stage. */
   stage_bytes: readonly number[];
+  /** What a batch takes in each, s. */
+  stage_s: readonly number[];
   now_ms: number;
 }
 
@@ -59,15 +68,52 @@ export function devicesForStages<Id>(
   }
   const because: LaidStages<Id>['because'] = [];
   let marks: readonly ScalingMark[] = [];
-  for (const [stage, cut] of cuts.entries()) {
-    if (taken.has(stage)) continue;
-    const start = startOf(cut, starts.stage_bytes[stage] ?? 0, devices, free, starts.now_ms, marks);
+  const starting = [...cuts.keys()].filter((stage) => !taken.has(stage));
+  const allowed = startsOn(starting, devices, free, starts);
+  for (const stage of starting) {
+    const bytes = starts.stage_bytes[stage] ?? 0;
+    const among = allowed.get(stage)!.filter((device) => free.has(device));
+    const start = startOf(cuts[stage]!, bytes, devices, among, starts.now_ms, marks);
     taken.set(stage, start.device);
     free.delete(start.device);
     marks = start.marks;
-    because.push({ stage, because: start.because });
+    because.push({ stage, because: `${start.because}${aboutOthers(devices, among, start.device)}` });
   }
   return { devices: cuts.map((_, stage) => devices[taken.get(stage)!]!.device), because };
+}
+
+/** Devices that hold nothing before those that another stage leaves; of each stage, those where it is worth most. */
+function startsOn<Id>(
+  starting: readonly number[],
+  devices: readonly StageDevice<Id>[],
+  free: ReadonlySet<number>,
+  { model, cv, stage_bytes, stage_s }: StageStarts,
+): Map<number, readonly number[]> {
+  const empty = [...free].filter((at) => devices[at]!.held === undefined);
+  const eligible =
+    empty.length >= starting.length ? empty : [...empty, ...[...free].filter((at) => !empty.includes(at))];
+  const on = devicesToStartOn(
+    {
+      model,
+      cv,
+      stage_bytes: starting.map((stage) => stage_bytes[stage] ?? 0),
+      stage_s: starting.map((stage) => stage_s[stage] ?? 1),
+    },
+    eligible.map((at) => devices[at]!.models ?? []),
+  );
+  return new Map(starting.map((stage, index) => [stage, on[index]!.map((at) => eligible[at]!)]));
+}
+
+/** Of devices that others are on, for people. */
+function aboutOthers<Id>(
+  devices: readonly StageDevice<Id>[],
+  among: readonly number[],
+  chosen: number,
+): string {
+  const others = devices[chosen]!.models ?? [];
+  if (others.length > 0) return `; beside ${others.join(', ')}, since every free device has others`;
+  const shared = devices.some(({ models = [], held }) => models.length > 0 && held === undefined);
+  return shared && among.length > 0 ? '; other models leave that device alone' : '';
 }
 
 /** A free device for a stage that starts anew, by the node that it is on. */
@@ -75,13 +121,13 @@ function startOf<Id>(
   cut: StageCut,
   bytes: number,
   devices: readonly StageDevice<Id>[],
-  free: ReadonlySet<number>,
+  among: readonly number[],
   now_ms: number,
   marks: readonly ScalingMark[],
 ): { device: number; because: string; marks: readonly ScalingMark[] } {
   // Devices that hold nothing before those that another stage leaves.
-  const empty = [...free].filter((at) => devices[at]!.held === undefined);
-  const eligible = empty.length > 0 ? empty : [...free];
+  const empty = among.filter((at) => devices[at]!.held === undefined);
+  const eligible = empty.length > 0 ? empty : among;
   const graph = graphOf(devices);
   const candidates = graph.servers.flatMap((server): AffinityCandidate[] => {
     const devices_free = eligible.filter((at) => devices[at]!.node === server.id).length;

@@ -183,9 +183,10 @@ export class Refactoring {
     return [{ do: 'copy', transfer: index, round: ++transfer.rounds, rows }];
   }
 
+  /** What is left is asked for behind the last batches, so that it comes while their results do. */
   #pause(): RefactoringAction[] {
     this.#phase = 'pausing';
-    return [{ do: 'pause' }];
+    return [{ do: 'pause' }, ...this.#transfers.flatMap((_, index) => this.#round(index))];
   }
 
   #cut(): RefactoringAction[] {

@@ -157,3 +157,22 @@ it('comes back with one layout or the other where a job ends in the middle of a 
   expect(await answer(change)).toBe(expected);
   expect(await answer()).toBe(expected);
 }, 240_000);
+
+it('is given more stages over its jobs by the keeper, as more requests come than it has places for', async () => {
+  const now = await parts();
+  if ((now[0].units[0]?.stages ?? []).length !== 2) await move(2);
+  await untilStages([1, 1]);
+  let isEnough = false;
+  const ask = async (): Promise<void> => {
+    while (!isEnough) expect(await answer()).toBe(expected);
+  };
+  // Several times as many as are computed at once.
+  const asking = Promise.all(Array.from({ length: 24 }, ask));
+  await untilStages([2, 2]).finally(() => {
+    isEnough = true;
+  });
+  await asking;
+  const { stdout } = await hpcserve('status', 'cut');
+  expect(stdout).toMatch(/4 stages/);
+  expect(await answer()).toBe(expected);
+}, 240_000);

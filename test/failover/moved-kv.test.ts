@@ -209,7 +209,7 @@ describe('answers of a node that ends', () => {
   ])(title, goesOnBy, 120_000);
   it.each<Way>([
     ['sendfile', { private_fabric: true, fabrics: [] }, 'sendfile', { fallbacks: 0 }],
-    ['TLS', {}, 'tcp, encrypted', { fallbacks: 0 }],
+    ['sendfile within a node, where the network is not private', {}, 'sendfile', { fallbacks: 0 }],
   ])(title, goesOnBy, 120_000);
 
   it('go on with all of their choices', async () => {

@@ -20,12 +20,12 @@ const stages = [
 ];
 const emulated = { emulated: 'cpu', device_model: 'A100', device_memory_bytes: 2 ** 30 } as const;
 
-async function answer(site: Site, record: SessionRecord): Promise<string> {
+async function answer(site: Site, record: SessionRecord, name = 'm'): Promise<string> {
   const { statusCode, body } = await site.pool(record).request({
     method: 'POST',
     path: '/v1/completions',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ model: 'm', prompt: 'Cut', max_tokens: 12, temperature: 0, ignore_eos: true }),
+    body: JSON.stringify({ model: name, prompt: 'Cut', max_tokens: 12, temperature: 0, ignore_eos: true }),
   });
   const text = await body.text();
   expect(statusCode, text).toBe(200);
@@ -49,6 +49,27 @@ const pidOfStage = async (agent: RunningAgent, stage: number, not = 0): Promise<
   );
   return state.sessions.find(({ stages: held }) => held?.some((each) => each.stage === stage))!.pid!;
 };
+
+test('pipelines on the same devices begin on those that the plan chose', async () => {
+  await using site = await Site.open();
+  const expected = await whole();
+  const asked = { device_count: 4, stages, threads: 4, weight_bytes: 1000 };
+  const other = await cutUnit({ ...asked, unit: 'n-0', stage_devices: [0, 2] });
+  const units = [
+    await cutUnit({ ...asked, stage_devices: [1, 3] }),
+    { ...other, model: { ...other.model, name: 'n' } },
+  ];
+  const agent = await site.start(units, emulated);
+  for (const name of ['m', 'n']) {
+    const record = await site.serving(name);
+    expect(await answer(site, record, name)).toBe(expected);
+  }
+  const { sessions } = await agent.stateWhere(({ phase }) => phase === 'serving', 'serving');
+  const found = sessions.flatMap(({ devices = [], stages: held = [] }) =>
+    held.map(({ model: name, stage }) => `${name} ${stage} on ${devices[0]!.index}`),
+  );
+  expect(found.sort()).toEqual(['m 0 on 1', 'm 1 on 3', 'n 0 on 0', 'n 1 on 2']);
+});
 
 test('a unit in two stages is served by its first one; a stage that is killed comes back', async () => {
   await using site = await Site.open();

@@ -9,7 +9,8 @@ const withFabric = it.skipIf(fabricAbsence() !== undefined);
 const kinds: [string, PairOptions, string][] = [
   ['sendfile', { ways: ['sendfile'] }, 'sendfile'],
   ['tcp in the clear', { ways: ['tcp'] }, 'tcp, not encrypted'],
-  ['tcp, encrypted', { private_fabric: false }, 'tcp, encrypted'],
+  ['tcp, encrypted', { private_fabric: false, same_node: false }, 'tcp, encrypted'],
+  ['sendfile within a node whose network is not private', { private_fabric: false }, 'sendfile'],
 ];
 
 async function codeOf(promise: Promise<unknown>): Promise<string> {
@@ -150,7 +151,11 @@ describe('what the target refuses', () => {
   });
 
   it('bytes in the clear where its network is not private', async () => {
-    await using pair = await transferPair({ ways: ['sendfile', 'tcp'], target: { private_fabric: false } });
+    await using pair = await transferPair({
+      ways: ['sendfile', 'tcp'],
+      same_node: false,
+      target: { private_fabric: false },
+    });
     const sent = await pair.source.send(pair.peer, pair.outgoing('a', 10));
     expect(sent.way).toBe('tcp, encrypted');
     expect(pair.source.peers[0]!.fallbacks.map(({ way }) => way)).toEqual(['sendfile', 'tcp']);
@@ -247,30 +252,36 @@ describe('a peer that goes', () => {
   });
 });
 
-it('nobody gets in who was not told how, and nothing listens after a peer has come', async () => {
-  const opened: { port?: number }[] = [];
-  await using pair = await transferPair({ private_fabric: false });
-  const answer = pair.peer.ask;
-  const peer = {
-    ...pair.peer,
-    ask: async (message: KvMessage, limit_ms: number) => {
-      const said = await answer(message, limit_ms);
-      if (message.kind === 'open') {
-        opened.push(said as { port?: number });
-        // A stranger is there first, and says what strangers say.
-        const stranger = connect({ host: '127.0.0.1', port: opened[0]!.port! });
-        stranger.on('error', () => undefined);
-        stranger.write('GET / HTTP/1.1\r\n\r\n');
-      }
-      return said;
-    },
-  };
-  await pair.source.send(peer, pair.outgoing('a', 100));
-  expect(pair.same(100)).toBe(true);
-  const late = await new Promise<string>((resolve) => {
-    const socket = connect({ host: '127.0.0.1', port: opened[0]!.port! });
-    socket.once('error', (error: NodeJS.ErrnoException) => resolve(String(error.code)));
-    socket.once('connect', () => resolve('connected'));
-  });
-  expect(late).toBe('ECONNREFUSED');
-});
+it.each([
+  ['from another node', false, 'tcp, encrypted'],
+  ['within a node', true, 'sendfile'],
+])(
+  'nobody gets in who was not told how, and nothing listens after a peer has come %s',
+  async (_, same_node, way) => {
+    const opened: { port?: number }[] = [];
+    await using pair = await transferPair({ private_fabric: false, same_node });
+    const answer = pair.peer.ask;
+    const peer = {
+      ...pair.peer,
+      ask: async (message: KvMessage, limit_ms: number) => {
+        const said = await answer(message, limit_ms);
+        if (message.kind === 'open') {
+          opened.push(said as { port?: number });
+          // A stranger is there first, and says what strangers say.
+          const stranger = connect({ host: '127.0.0.1', port: opened[0]!.port! });
+          stranger.on('error', () => undefined);
+          stranger.write('GET / HTTP/1.1\r\n\r\n');
+        }
+        return said;
+      },
+    };
+    expect(await pair.source.send(peer, pair.outgoing('a', 100))).toMatchObject({ way });
+    expect(pair.same(100)).toBe(true);
+    const late = await new Promise<string>((resolve) => {
+      const socket = connect({ host: '127.0.0.1', port: opened[0]!.port! });
+      socket.once('error', (error: NodeJS.ErrnoException) => resolve(String(error.code)));
+      socket.once('connect', () => resolve('connected'));
+    });
+    expect(late).toBe('ECONNREFUSED');
+  },
+);

@@ -75,6 +75,7 @@ async function workers(change: Partial<WorkerSettings> = {}) {
     kv_type: 'f16',
     host: '127.0.0.1',
     private_fabric: true,
+    same_node: true,
     providers: ['tcp'],
     ways: ['sendfile'],
     ...change,
@@ -98,7 +99,7 @@ const kinds: [string, Partial<WorkerSettings>, RegExp][] = [
   ['rma', { ways: ['rma'] }, /^rma \(tcp/],
   ['rma within the node', { ways: ['rma'], providers: ['shm'] }, /^rma \(shm/],
   ['sendfile', { ways: ['sendfile'] }, /^sendfile$/],
-  ['tcp', { ways: ['tcp'], private_fabric: false }, /^tcp, encrypted$/],
+  ['tcp', { ways: ['tcp'], private_fabric: false, same_node: false }, /^tcp, encrypted$/],
   ['sendfile, with KV in q8_0', { ways: ['sendfile'], kv_type: 'q8_0' }, /^sendfile$/],
 ];
 const possible = kinds.filter(([name]) => !name.startsWith('rma') || fabricAbsence() === undefined);

@@ -62,6 +62,8 @@ export class TestReceiver implements KvReceiver {
 export interface PairOptions {
   ways?: Way[];
   private_fabric?: boolean;
+  /** Default true. */
+  same_node?: boolean;
   providers?: string[];
   /** What the target gets of a message; undefined: it never comes, and nobody answers. */
   tamper?: (message: KvMessage) => KvMessage | undefined;
@@ -107,7 +109,7 @@ export async function transferPair(options: PairOptions = {}): Promise<Pair> {
   const peer: KvPeer = {
     session_id: 'the-target',
     host: '127.0.0.1',
-    same_node: true,
+    same_node: options.same_node ?? true,
     ask: async (message, limit_ms) => {
       const told = options.tamper ? options.tamper(message) : message;
       if (!told)

@@ -28,6 +28,8 @@ export interface WorkerSettings {
   kv_type: KvType;
   host: string;
   private_fabric: boolean;
+  /** Of the other one. */
+  same_node: boolean;
   providers: string[];
   ways: Way[];
 }
@@ -175,7 +177,7 @@ class TransferWorker implements KvReceiver {
         {
           session_id: to,
           host: record.metadata.addresses[0]!.host,
-          same_node: true,
+          same_node: this.#settings.same_node,
           ask: (message, limit_ms) => askKvPeer(postTo(pool), message, limit_ms),
         },
         {

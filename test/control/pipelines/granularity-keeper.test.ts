@@ -107,6 +107,7 @@ function seen(state: DeploymentState, stage_times?: readonly StageTime[]): Obser
     unit: unit!.unit,
     units: [unit!.unit],
     engine: 'native',
+    devices: [{ index: 0, ...device }],
     models: [],
     stage_times: stage_times && { cut: stage_times },
   };
@@ -193,6 +194,32 @@ describe('a pipeline that may have 2 to 4 stages', () => {
       expect(plan.cuts[index]!.begin).toBe(index === 0 ? 0 : 1 + 2 * first_block);
     }
     expect(next).toBe(8);
+  });
+
+  it('starts a stage on a device that no other model is on, though that comes later', async () => {
+    const state = await deployed();
+    const alone = seen(state);
+    const agentOf = (observation: Observation): AgentState =>
+      [...observation.launches.values()][0]!.agents[0]!;
+    const question = await pipelineQuestion(operations, state);
+    const [before] = heldPipelines(state, alone);
+    expect(
+      planChange(before!, 3, question, 0)
+        .stages.map(({ device }) => device)
+        .sort(),
+    ).toEqual(['gpu 0', 'gpu 1', 'gpu 2']);
+    const { sessions } = agentOf(alone);
+    const [device] = sessions[0]!.devices!;
+    const others = [
+      { devices: [{ ...device!, index: 2 }], models: [{ name: 'other', state: 'serving' }] },
+      // A stage of its own on the device is none of others.
+      { devices: [{ ...device!, index: 1 }], models: [], stages: [{ model: 'cut' }] },
+    ] as unknown as AgentState['sessions'];
+    agentOf(alone).sessions = [...sessions, ...others];
+    const [pipeline] = heldPipelines(state, alone);
+    const { stages, starts } = planChange(pipeline!, 3, question, 0, 4);
+    expect(stages.map(({ device: name }) => name).sort()).toEqual(['gpu 0', 'gpu 1', 'gpu 3']);
+    expect(starts.join()).toContain('other models leave that device alone');
   });
 
   it('is split where it is cut, as long as that is no slower than another cut', async () => {

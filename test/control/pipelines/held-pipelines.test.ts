@@ -18,7 +18,13 @@ test('a stage that comes back goes to the node that had it last, though another 
   const now_ms = 120_000;
   const coarse = withHosted(pipelineOn(['a', 'b', 'c'], [{ begin: 0, end: 18 }]), hosted, now_ms);
   expect(coarse.devices.map(({ hosted_ms }) => hosted_ms)).toEqual([undefined, undefined, 60_000]);
-  const again = refactorStages(coarse, halves, { stage_bytes: [1e9, 1e9], now_ms });
+  const again = refactorStages(coarse, halves, {
+    model: 'm',
+    cv: 1,
+    stage_bytes: [1e9, 1e9],
+    stage_s: [0.01, 0.01],
+    now_ms,
+  });
   expect(again?.stages).toEqual([
     { device: 'gpu 0', node: 'a', first_block: 0, blocks: 4 },
     { device: 'gpu 0', node: 'c', first_block: 4, blocks: 4 },

@@ -44,3 +44,16 @@ it('does not apply where the site says so, to replicas of one model, or beyond a
   const large = [one!, other!].map((model) => ({ ...model, weight_bytes: 45 * 2 ** 30 }));
   expect(byDevice(place(ask(large, [offer(2)])))).toEqual([['m0'], ['m1']]);
 });
+
+it('has pipelines that share devices begin on those that the others leave alone', () => {
+  const parallel = { pipeline: { stages_min: 2, stages_max: 4 } };
+  const cut = ['a', 'b'].map((name) => gguf(name, '8b', { ...bounded, parallel, workload: workload(0.01) }));
+  const { devices, ...more } = offer(1);
+  const four = { ...more, devices: { ...devices, count: 4 } };
+  const { launches } = place(ask(cut, [four]));
+  expect(launches).toHaveLength(1);
+  const on = launches[0]!.units.map(({ first_device, stage_devices = [0, 1] }) =>
+    stage_devices.map((device) => first_device + device),
+  );
+  expect(on.flat().sort()).toEqual([0, 1, 2, 3]);
+});

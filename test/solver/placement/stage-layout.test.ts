@@ -8,7 +8,13 @@ const on = (names: string, held: { begin: number; end: number }[], nodes = ''): 
     return held[index] ? { ...own, held: held[index] } : own;
   });
 const now_ms = 10_000_000;
-const starts = { stage_bytes: [2e9, 2e9, 2e9, 2e9], now_ms };
+const starts = {
+  model: 'm',
+  cv: 1,
+  stage_bytes: [2e9, 2e9, 2e9, 2e9],
+  stage_s: [0.01, 0.01, 0.01, 0.01],
+  now_ms,
+};
 
 test('a stage that is split keeps its larger half, and the other goes to a device that has nothing', () => {
   expect(devicesForStages(cuts(0, 5, 9, 13), on('abcd', cuts(0, 9)), starts)?.devices).toEqual([...'acdb']);
@@ -56,4 +62,21 @@ test('of nodes that have nothing now, the one that had the model lately; then wh
   expect(
     devicesForStages(cuts(0, 6, 12), even, { ...starts, stage_bytes: [8e9, 8e9, 8e9] })?.devices,
   ).toEqual(['a', 'b', 'd']);
+});
+
+test('a stage starts on a device that other models leave alone, though its node is further', () => {
+  // b and c are on x, where the weights are, and others are on them; d is on y and empty.
+  const devices = on('abcd', cuts(0), 'xxxy').map((device) =>
+    'bc'.includes(device.device) ? { ...device, models: ['other'] } : device,
+  );
+  const laid = devicesForStages(cuts(0, 9), devices, starts)!;
+  expect(laid.devices).toEqual(['a', 'd']);
+  expect(laid.because[0]!.because).toMatch(/^y .*; other models leave that device alone$/);
+  // Two stages: one of them has to share, and does so where its weights are.
+  const two = devicesForStages(cuts(0, 6, 12), devices, starts)!;
+  expect([...two.devices].sort()).toEqual(['a', 'b', 'd']);
+  expect(two.because.map(({ because }) => because.replace(/^.*; /, '')).sort()).toEqual([
+    'beside other, since every free device has others',
+    'other models leave that device alone',
+  ]);
 });

@@ -267,7 +267,8 @@ export class SimulatedRun {
 
   #copied({ refactoring, transfer, round, rows }: CopyOrder): void {
     if (refactoring !== this.#refactorings) return;
-    if (this.#refactoring?.phase === 'cutting')
+    const { phase } = this.#refactoring ?? {};
+    if (phase === 'pausing' || phase === 'cutting')
       for (const { block } of rows) this.#copiedInPause.add(`${transfer}:${block}`);
     this.#hear({ kind: 'copied', transfer, round });
   }
