@@ -35,7 +35,10 @@ export const refactorOutcomeSchema = z.looseObject({
   pause_ms: z.number().min(0),
   /** Of KV and weights, between devices. */
   bytes_moved: z.number().min(0),
-  /** Of KV, by the way that it took: `sendfile`, `rma (verbs)`, `tcp, encrypted`, `ring`. Absent: of an agent before this. */
+  /**
+   * Of KV, by the way that it took: `sendfile`, `rma (verbs)`, `tcp, encrypted`, `ring`. Absent: of an agent before
+   * this.
+   */
   bytes_by_way: z.record(z.string(), z.number().min(0)).optional(),
   duration_ms: z.number().min(0),
 });

@@ -14,13 +14,12 @@ import { toldWeights } from '../streaming/told-weights.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { KvAsk, KvTold } from './compute/kv-messages.ts';
 import type { FromCompute, ScheduleReport, Submission, ToCompute, TokenOutput } from './compute/messages.ts';
+import { type LearnedBefore, loadMessage } from './load-message.ts';
 import { writeManifest } from './manifest-file.ts';
 import type { FromWorker, NativeModel } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
 import type { ModelsOptions } from './models-options.ts';
 import { modelDigest } from './moving/model-digest.ts';
-import type { OutputLengthStore } from './output-length-store.ts';
-import type { ProfileStore } from './profile-store.ts';
 import { Questions } from './questions.ts';
 import { type ModelText, ServedModel } from './served-model.ts';
 
@@ -52,10 +51,7 @@ export class Models {
   readonly #live = new Map<number, Live>();
   readonly #tell: (message: FromWorker) => void;
   readonly #metrics: WorkerMetrics;
-  readonly #threads: number;
-  readonly #profiles: ProfileStore | undefined;
-  readonly #lengths: OutputLengthStore | undefined;
-  readonly #profile_ms: number;
+  readonly #learned: LearnedBefore;
   #manifest_ms = performance.now();
   readonly #manifest_file: string | undefined;
   readonly #warn: (text: string) => void;
@@ -79,10 +75,7 @@ export class Models {
   #idle: (() => void)[] = [];
 
   constructor(options: ModelsOptions) {
-    this.#threads = options.threads;
-    this.#profiles = options.profiles;
-    this.#lengths = options.lengths;
-    this.#profile_ms = options.profile_ms;
+    this.#learned = options;
     this.#manifest_file = options.manifest_file;
     this.#warn = options.warn;
     this.#hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
@@ -175,50 +168,8 @@ export class Models {
     this.#tell(told);
   }
 
-  #loadMessage(config: NativeModel, { vocabulary, utf8 }: ModelText): ToCompute & { type: 'load' } {
-    const { name, slo, latency_sensitivity } = config;
-    const { context_tokens, max_sequences, prefill_chunk_tokens, kv_tokens, kv_type, batch_invariant } =
-      config;
-    const invariant = batch_invariant ? ', batch invariant' : '';
-    const kernels = config.kernels ?? 'auto';
-    const { pipeline } = config;
-    const part = pipeline ? `, ${pipeline.stages} stages from ${pipeline.begin} to ${pipeline.end}` : '';
-    const { resident_bytes = 0 } = config;
-    const but = resident_bytes > 0 ? ` but for ${resident_bytes} bytes` : '';
-    const streamed = config.weights === 'streamed' ? `, weights streamed${but}` : '';
-    const how = `${kv_type}${invariant}${part}${streamed}, kernels ${kernels}, chunks of ${prefill_chunk_tokens}`;
-    const file = { name, path: config.model_path };
-    const profile = this.#profiles?.read(file, how);
-    const lengths = this.#lengths?.read(file);
-    const message: ToCompute & { type: 'load' } = {
-      type: 'load',
-      name,
-      vocabulary: vocabulary.address,
-      utf8,
-      profile_ms: this.#profile_ms,
-      options: {
-        model_path: config.model_path,
-        threads: this.#threads,
-        context_tokens,
-        max_sequences,
-        prefill_chunk_tokens,
-        kv_tokens,
-        kv_type,
-        batch_invariant,
-        kernels,
-      },
-    };
-    if (slo) message.slo = slo;
-    if (config.weights === 'streamed') message.streamed = { resident_bytes };
-    if (config.pipeline) {
-      const { begin, end } = config.pipeline;
-      message.pipeline = config.pipeline;
-      message.options.stage = { begin, end };
-    }
-    if (profile) message.profile = profile;
-    if (lengths) message.lengths = lengths;
-    if (latency_sensitivity !== undefined) message.latency_sensitivity = latency_sensitivity;
-    return message;
+  #loadMessage(config: NativeModel, text: ModelText): ToCompute & { type: 'load' } {
+    return loadMessage(config, text, this.#learned);
   }
 
   unload(name: string): void {
@@ -512,8 +463,8 @@ export class Models {
     const model = this.#models.get(name);
     if (model) model.too_slow = too_slow;
     try {
-      this.#profiles?.write(name, profile);
-      if (lengths) this.#lengths?.write(name, lengths);
+      this.#learned.profiles?.write(name, profile);
+      if (lengths) this.#learned.lengths?.write(name, lengths);
     } catch (error) {
       this.#warn(`what was learned of ${name} on this device cannot be kept: ${systemMessage(error)}`);
     }

@@ -72,7 +72,8 @@ export interface KvStorage {
   /** Who uses it from now on. */
   attach(user: KvUser): void;
   /**
-   * Of a stage: keeps the memory of layers [begin, end), which a transfer writes to, whoever frees the storage meanwhile.
+   * Of a stage: keeps the memory of layers [begin, end), which a transfer writes to, whoever frees the storage
+   * meanwhile.
    * @returns lets go of it
    */
   hold?(layers: { begin: number; end: number }): () => void;

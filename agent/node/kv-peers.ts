@@ -94,7 +94,10 @@ export class KvPeers {
     pipeline(answer.body, response, () => undefined);
   }
 
-  /** Device workers of the own provider, those of this node included; what has only stages of models, joins and no more. */
+  /**
+   * Device workers of the own provider, those of this node included. One that has stages behind the first alone serves
+   * nothing by itself: it stays in JOIN.
+   */
   #candidates(): SessionRecord[] {
     const own = this.#options.provider();
     if (own === undefined) return [];

@@ -2,8 +2,8 @@
  * What stages say to each other while a layout changes, in frames of the ring of the old layout or of the new one.
  *
  *     copies   coordinator ──old ring──► … ──► back      behind every batch that was submitted before: read these rows
- *     kv       source ──► … ──► target                   rows; between the two rings the coordinator passes them on. Those
- *                                                        of a session that is told go there by transfers of their own
+ *     kv       source ──► … ──► target                   rows; between the two rings the coordinator passes them on.
+ *                                                        Where a session is told they go there beside the rings
  *     copied   target ──new ring──► coordinator           they are written, or why not
  *     begin    around the ring of a layout                the new epoch
  *     release  around both rings                          which layout it is for good

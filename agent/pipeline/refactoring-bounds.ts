@@ -15,7 +15,7 @@ export interface RefactoringBounds {
    * Bytes of KV in one frame. Lower: batches wait less behind it; higher: fewer frames.
    */
   piece_bytes_max: number;
-  /** The same beside the rings. Lower: more to be said of each byte; higher: less moves while a slow link is waited for. */
+  /** The same beside the rings. Lower: more to be said of each byte; higher: less moves while a link is waited for. */
   beside_piece_bytes_max: number;
   /** Frames of one transfer asked for and not yet copied. Higher: faster over slow links, more memory there. */
   pieces_max: number;

@@ -37,9 +37,9 @@ interface RowCopiesParts {
 
 /**
  * The coordinator's part in bringing keys and values to where they are computed next. While batches are computed beside
- * it, rows go from worker to worker by transfers of their own where there are any (agent/transfer), in large pieces that
- * no batch waits behind. What follows once nothing is computed is little, and nobody waits for those to be arranged: it
- * goes by the rings, as all of it does where a transfer failed.
+ * it, rows go from worker to worker by transfers of their own where there are any (agent/transfer), in large pieces
+ * that no batch waits behind. What follows once nothing is computed is little, and nobody waits for those to be
+ * arranged: it goes by the rings, as all of it does where a transfer failed.
  */
 export class RowCopies implements RowTarget {
   /** Bytes by the way that they took, for people. */

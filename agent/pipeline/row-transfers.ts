@@ -27,7 +27,7 @@ export interface ArrivingRows {
 
 /** Where rows come to. */
 export interface RowTarget {
-  /** @throws HpcserveError E_KV_STALE: the change is over; E_KV_FORMAT: others cannot address the memory of the stage */
+  /** @throws HpcserveError E_KV_STALE: the change is over; E_KV_FORMAT: others cannot address the stage's memory */
   receive(refactoring: number, piece: KvPiece): ArrivingRows;
 }
 

@@ -13,8 +13,8 @@ export interface TransferOptions {
   /** Ports that may be listened on, first and last; absent: any that is free. */
   port_range?: readonly [number, number];
   /**
-   * `network.private_fabric` of the site: nobody else can listen on the network. Otherwise bytes that leave the node are
-   * encrypted, RDMA is not used, and sendfile only within the node.
+   * `network.private_fabric` of the site: nobody else can listen on the network. Otherwise bytes that leave the node
+   * are encrypted, RDMA is not used, and sendfile only within the node.
    */
   private_fabric: boolean;
   /**

@@ -27,8 +27,8 @@ const chunk_tokens_default = 512;
  * A request is a pass for each token of its answer and one for each chunk of its prompt. These differ: a batch of
  * tokens that are decoded reads the weights of a stage, whose share of all falls as stages do, together with the
  * share of the sequences in it; a chunk computes, and twice the stages take half the time each. So finer pipelines
- * carry more where prompts are long. `stage_s` is what a pass takes on average of both, and `hops_s` what it takes between
- * stages: hidden states of all its rows (FlexPipe's s_a) go from one to the next.
+ * carry more where prompts are long. `stage_s` is what a pass takes on average of both, and `hops_s` what it takes
+ * between stages: hidden states of all its rows (FlexPipe's s_a) go from one to the next.
  * @returns undefined where its number of stages cannot be planned, such as where its files are gone
  */
 export function livePipeline(

@@ -105,31 +105,6 @@ test('a job that is lost in the middle of a change: the stages are kept, whichev
   expect(await answer(site, now)).toEqual(expected);
 });
 
-test('a job that only the stages of before need is lost in the middle of a change: it goes forward, to the same tokens', {
-  timeout: 180_000,
-}, async () => {
-  await using site = await Site.open();
-  const first = await startJob(site, 0);
-  const second = await startJob(site, 1);
-  const record = await site.serving('m');
-  const expected = await answer(site, record, 400);
-  await untilStages(second, [[3, 6]]);
-  const asked = answer(site, record, 400);
-  // It has rows that are to be copied, and copies none.
-  const [busy] = await workersOf(second);
-  process.kill(busy!, 'SIGSTOP');
-  const home = await changed(site, record, halves);
-  expect(home.status, JSON.stringify(home.json)).toBe(200);
-  expect(home.json).not.toMatchObject({ bytes_by_way: { sendfile: expect.any(Number) } });
-  expect(await asked).toEqual(expected);
-  await untilStages(first, [
-    [0, 3],
-    [3, 6],
-  ]);
-  await untilStages(second, []);
-  expect(await answer(site, record, 400)).toEqual(expected);
-});
-
 test('stages stay where an agent that starts again would not find others, whichever of the jobs it is of', {
   timeout: 180_000,
 }, async () => {
