@@ -119,7 +119,7 @@ function measure(settings: Settings, type: string, log: (line: string) => void):
   return results;
 }
 
-/** @returns GFLOP/s of oneDNN by `key` */
+/** @returns GFLOP/s of oneDNN by `key`; none where it has no product in BF16 for this CPU */
 function measureOnednn(
   python: string,
   {
@@ -137,7 +137,7 @@ function measureOnednn(
     }),
   );
   const rates = onednnRates(python, shapes, threads, rounds);
-  return new Map(shapes.map((shape, index) => [key(shape), rates[index]!]));
+  return new Map(rates?.map((rate, index) => [key(shapes[index]!), rate]));
 }
 
 /**
@@ -188,6 +188,8 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
     python === undefined || !hasBf16
       ? new Map<string, number>()
       : measureOnednn(python, { threads, rounds, matrices, row_counts });
+  if (python !== undefined && hasBf16 && onednn.size === 0)
+    log('oneDNN is left out: it has no product in BF16 for this CPU');
   const compute = new CpuCompute(ggml, { threads, fixed_paths: false });
   try {
     const common = { ggml, compute, rounds, matrices, onednn, row_counts };

@@ -15,6 +15,9 @@ export interface OnednnShape {
  */
 const program = `
 import sys, time, json, torch
+if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+  print("null")
+  sys.exit()
 shapes, threads, rounds = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(threads)
 torch.manual_seed(1)
@@ -41,17 +44,18 @@ print(json.dumps(found))
 
 /**
  * @param python one with torch
- * @returns GFLOP/s of each shape
+ * @returns GFLOP/s of each shape; undefined: it has no product in BF16 for this CPU
  */
 export function onednnRates(
   python: string,
   shapes: readonly OnednnShape[],
   threads: number,
   rounds: number,
-): number[] {
+): number[] | undefined {
   const asked = shapes.map(({ n, k, m, weight_bytes }) => [n, k, m, weight_bytes]);
   const args = ['-c', program, JSON.stringify(asked), String(threads), String(rounds)];
   const found: unknown = JSON.parse(execFileSync(python, args, { encoding: 'utf8' }));
+  if (found === null) return undefined;
   if (!Array.isArray(found) || found.length !== shapes.length)
     throw new Error(`${python} printed no figures`);
   return found.map(Number);
