@@ -28,8 +28,8 @@ export function streamingOf({ summary, weight_bytes }: PlacementModel): {
 }
 
 /**
- * What a step of a replica brings over the link, and how fast that is. Of a mixture, only the experts come that its rows
- * are sent to; routing is taken as even, and experts that a step before it left there are not counted.
+ * What a step of a replica brings over the link, and how fast that is. Of a mixture, only the experts come that its
+ * rows are sent to; routing is taken as even, and experts that a step before it left there are not counted.
  */
 export interface StreamedStep {
   /** Of a step of one token, which decoding ones are. */
