@@ -6,6 +6,17 @@ export interface ComputeOptions {
   threads: number;
   /** No tiled and no split attention: one path, whatever the shape of the batch. */
   fixed_paths: boolean;
+  /** Of devices that compute graphs in parts; others compute every operator themselves. */
+  operations?: GraphOperations | undefined;
+}
+
+/** Operators that something else than the device's own backend computes, between the parts of a graph. */
+export interface GraphOperations {
+  /**
+   * @param ordinary computes the node as the backend does
+   * @returns what is run in its place, behind all nodes before it; undefined: nothing else computes it
+   */
+  take(node: Pointer, ordinary: () => void): (() => void) | undefined;
 }
 
 /**

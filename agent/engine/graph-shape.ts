@@ -69,6 +69,8 @@ export interface BuiltGraph {
     /** I32 [words] of our attention: over all rows, and over the output rows. */
     plan?: Pointer;
     output_plan?: Pointer;
+    /** Of a stage that begins with experts. */
+    mixture?: MixtureTensors;
     segments: SegmentInputs[];
   };
   kvViews: KvViewSlots[];
@@ -82,4 +84,16 @@ export interface BuiltGraph {
   attention?: Pointer;
   logits?: Pointer;
   hidden?: Pointer;
+  /** Of a stage that ends behind a router; `guess`: what another layer's router says of the same rows. */
+  routing?: MixtureTensors & { guess?: Pointer };
+}
+
+/** What goes from a router to the experts, for so many rows. */
+export interface MixtureTensors {
+  /** F32 [n_embd, rows]: what the experts multiply. */
+  normed: Pointer;
+  /** F32 [used, rows]: what a row takes of each. */
+  shares: Pointer;
+  /** I32 [used, rows]: experts. */
+  chosen: Pointer;
 }

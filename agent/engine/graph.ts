@@ -6,7 +6,8 @@ import type { AttentionRoom, BatchAttention } from './batch-attention.ts';
 import { GraphMemory } from './graph-memory.ts';
 import type { BuiltGraph, GraphShape, SegmentInputs } from './graph-shape.ts';
 import type { KvMemory } from './kv-memory.ts';
-import type { Operator } from './operators.ts';
+import { chooseExperts, type MixtureBuilder, mixExperts } from './mixture-graph.ts';
+import type { MixtureOperator, Operator } from './operators.ts';
 import type { PlannedLayer, PlannedWeight, WeightPlan } from './weight-plan.ts';
 import type { LoadedWeights } from './weights.ts';
 
@@ -94,13 +95,14 @@ class GraphBuilder {
           this.#built.inputs.tokens!,
         );
       else if (operator.kind === 'attention') {
-        const narrow = hasOutput && index === lastAttention && shape.last_rows_only;
+        const narrow = index === lastAttention && shape.last_rows_only;
         const layer = plan.layers.get(operator.layer)!;
         hidden = this.#attention(hidden!, operator.layer, layer, narrow);
         if (hidden === undefined) return this.#built;
       } else if (operator.kind === 'feed_forward')
         hidden = this.#feedForward(hidden!, plan.layers.get(operator.layer)!);
-      else this.#output(hidden!);
+      else if (operator.kind === 'output') this.#output(hidden!);
+      else hidden = this.#half(hidden!, operator.kind, plan.layers.get(operator.layer)!);
     }
     if (!hasOutput) this.#result('hidden', hidden!);
     return this.#built;
@@ -111,6 +113,14 @@ class GraphBuilder {
     const { shape, inputs } = this.#built;
     if (operators[0]?.kind === 'embedding') inputs.tokens = this.#input(GgmlType.I32, shape.rows);
     else inputs.hidden = this.#input(GgmlType.F32, this.#model.n_embd, shape.rows);
+    if (operators[0]?.kind === 'experts') {
+      const { used_per_token } = this.#model.experts!;
+      inputs.mixture = {
+        normed: this.#input(GgmlType.F32, this.#model.n_embd, shape.rows),
+        shares: this.#input(GgmlType.F32, used_per_token, shape.rows),
+        chosen: this.#input(GgmlType.I32, used_per_token, shape.rows),
+      };
+    }
     if (operators.some((operator) => operator.kind === 'attention')) {
       inputs.positions = this.#input(GgmlType.I32, shape.rows);
       inputs.kv_rows = this.#input(GgmlType.I64, shape.rows);
@@ -471,7 +481,11 @@ class GraphBuilder {
     const c = this.#context;
     const { norm, dense, experts } = layer.feed_forward!;
     const normed = this.#norm(x, norm);
-    if (experts) return ggml.ggml_add(c, this.#experts(normed, experts), x)!;
+    if (experts) {
+      const rows = this.#rowsOf(normed);
+      const choice = chooseExperts(this.#mixtures, normed, rows, experts.router);
+      return ggml.ggml_add(c, mixExperts(this.#mixtures, normed, rows, experts, choice), x)!;
+    }
     const { gate_up, down } = dense!;
     const activated =
       'parts' in gate_up
@@ -480,35 +494,54 @@ class GraphBuilder {
     return ggml.ggml_add(c, this.#multiply(down, activated), x)!;
   }
 
-  /**
-   * Mixture of experts: softmax over the router's scores, the best `used_per_token`, their weights made to
-   * sum to one (Mixtral, https://arxiv.org/abs/2401.04088; Qwen3-MoE with norm_topk_prob).
-   */
-  #experts(x: Pointer, experts: NonNullable<NonNullable<PlannedLayer['feed_forward']>['experts']>): Pointer {
+  /** x + experts(norm(x)) in its two parts, between which the choice of experts leaves the graph. */
+  #half(x: Pointer, kind: MixtureOperator['kind'], { router, experts }: PlannedLayer): Pointer {
     const ggml = this.#ggml;
     const c = this.#context;
-    const { n_embd } = this.#model;
-    const { count, used_per_token: used } = this.#model.experts!;
-    const rows = this.#rowsOf(x);
-    const scores = ggml.ggml_soft_max(c, this.#route(experts.router, x));
-    const chosen = ggml.ggml_argsort_top_k(c, scores, used);
-    const weights = ggml.ggml_get_rows(c, ggml.ggml_reshape_3d(c, scores, 1, count, rows), chosen);
-    const flat = ggml.ggml_reshape_2d(c, weights, used, rows);
-    // The smallest normal half: a sum that underflowed must not divide by zero.
-    const sum = ggml.ggml_clamp(c, ggml.ggml_sum_rows(c, flat), 6.103515625e-5, Number.POSITIVE_INFINITY);
-    const shares = ggml.ggml_reshape_3d(c, ggml.ggml_div(c, flat, sum), 1, used, rows);
-    const input = ggml.ggml_reshape_3d(c, x, n_embd, 1, rows);
-    const [gate, up] = this.#expertProducts([experts.gate, experts.up], input!, chosen!);
-    const activated = ggml.ggml_swiglu_split(c, gate!, up!);
-    const [down] = this.#expertProducts([experts.down], activated!, chosen!);
-    const weighted = ggml.ggml_mul(c, down!, shares)!;
-    // The graph must know the product before its views, so that they are computed in order.
-    this.#expand(weighted);
-    const expert = (index: number): Pointer =>
-      ggml.ggml_view_2d(c, weighted, n_embd, rows, used * n_embd * 4, index * n_embd * 4)!;
-    let result = expert(0);
-    for (let index = 1; index < used; index++) result = ggml.ggml_add(c, result, expert(index))!;
-    return used === 1 ? ggml.ggml_cont(c, result)! : result;
+    if (kind === 'experts') {
+      const { normed, shares, chosen } = this.#built.inputs.mixture!;
+      const { used_per_token } = this.#model.experts!;
+      const each = ggml.ggml_reshape_3d(c, shares, 1, used_per_token, this.#rowsOf(x))!;
+      const rows = this.#rowsOf(x);
+      return ggml.ggml_add(
+        c,
+        mixExperts(this.#mixtures, normed, rows, experts!, { chosen, shares: each }),
+        x,
+      )!;
+    }
+    const leaves = (tensor: Pointer): Pointer => {
+      ggml.ggml_set_output(tensor);
+      this.#expand(tensor);
+      return tensor;
+    };
+    const normed = this.#norm(x, router!.norm);
+    if (kind === 'lookahead') {
+      const scores = this.#route(router!.router, normed);
+      const guess = ggml.ggml_argsort_top_k(c, scores, this.#model.experts!.used_per_token);
+      this.#built.routing!.guess = leaves(ggml.ggml_cont(c, guess)!);
+      return x;
+    }
+    const { chosen, shares } = chooseExperts(this.#mixtures, normed, this.#rowsOf(x), router!.router);
+    // Copies: what is chosen is a view with gaps, and a result that is also a view may be written over.
+    this.#built.routing = {
+      normed: leaves(normed),
+      chosen: leaves(ggml.ggml_cont(c, chosen)!),
+      shares: leaves(ggml.ggml_cont(c, shares)!),
+    };
+    return x;
+  }
+
+  get #mixtures(): MixtureBuilder {
+    const { n_embd, experts } = this.#model;
+    return {
+      ggml: this.#ggml,
+      context: this.#context,
+      n_embd,
+      experts: experts!,
+      expand: (tensor) => this.#expand(tensor),
+      route: (router, x) => this.#route(router, x),
+      products: (weights, x, chosen) => this.#expertProducts(weights, x, chosen),
+    };
   }
 
   /** Scores of the experts: a choice between near ones must not depend on the batch either. */

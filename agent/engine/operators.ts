@@ -10,7 +10,14 @@ export type Operator =
   | { kind: 'embedding' }
   | { kind: 'attention'; layer: number }
   | { kind: 'feed_forward'; layer: number }
+  | MixtureOperator
   | { kind: 'output' };
+
+/**
+ * The feed-forward of a mixture in two: `router` says which experts rows go to, `experts` computes them; so that only
+ * those need be on the device that a batch needs. `lookahead` asks the router of a layer that is not computed yet.
+ */
+export type MixtureOperator = { kind: 'router' | 'experts' | 'lookahead'; layer: number };
 
 /** First and one-past-last operator. */
 export interface StageRange {
@@ -35,6 +42,9 @@ export function operatorIndex(operator: Operator, n_layer: number): number {
     case 'attention':
       return 1 + 2 * operator.layer;
     case 'feed_forward':
+    case 'router':
+    case 'experts':
+    case 'lookahead':
       return 2 + 2 * operator.layer;
     case 'output':
       return 1 + 2 * n_layer;

@@ -3,7 +3,7 @@ import type { SampledToken, StatelessSampling } from '../../spec/engine-contract
 import type { Candidates } from '../text/sampling/candidates.ts';
 import { sampleStateless } from '../text/sampling/stateless-sampler.ts';
 import { logprobsOf } from './logprobs.ts';
-import type { BatchSegment, StageResult } from './stage.ts';
+import type { BatchSegment, StageResult } from './stage-batch.ts';
 
 /** What a sequence wants of its part of a batch. */
 export interface SegmentRequest {

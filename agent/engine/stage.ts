@@ -3,17 +3,25 @@ import type { Pointer } from '../../native/signature.ts';
 import type { KernelsOption, KvType, LoadProgress } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
-import type { Compute, GraphPort } from '../backend/compute.ts';
+import type { Compute, GraphOperations, GraphPort } from '../backend/compute.ts';
 import type { Architecture } from './architecture.ts';
 import { attentionFor } from './attention-choice.ts';
 import { kernelPolicy } from './engine-options.ts';
 import { buildGraph, type StageParts } from './graph.ts';
-import { type BuiltGraph, type GraphShape, type SegmentShape, shapeKey } from './graph-shape.ts';
+import {
+  type BuiltGraph,
+  type GraphShape,
+  type MixtureTensors,
+  type SegmentShape,
+  shapeKey,
+} from './graph-shape.ts';
 import { KvMemory } from './kv-memory.ts';
 import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
+import { isNarrow, type OutputOrder, outputOrder, singleRows } from './output-order.ts';
 import type { ScratchMemory, ScratchSource } from './scratch.ts';
+import type { BatchSegment, MixtureRows, StageBatch, StageResult } from './stage-batch.ts';
 import { bytesByLayout, haveFixedOrder, isFixedUnasked } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
 import { type LoadedWeights, Weights } from './weights.ts';
@@ -27,44 +35,17 @@ export interface StageOptions {
   /** Absent: `auto`. */
   kernels?: KernelsOption;
   range?: StageRange;
+  /** In place of a range: with a mixture's feed-forward in two. */
+  operators?: readonly Operator[];
   on_progress?: (progress: LoadProgress) => void;
   /** Weights that are loaded already, the stage's own from now on; absent: it loads them into memory of its own. */
   weights?: LoadedWeights;
   /** Absent: memory of the stage's own, all of it taken at once. */
   kv?: KvSource;
+  /** What computes some of its operators, on a device that computes graphs in parts; absent: nothing. */
+  operations?: GraphOperations | undefined;
   /** Where intermediate results lie; absent: in memory of the stage's own. */
   scratch?: ScratchSource;
-}
-
-/** Consecutive tokens of one sequence, and where its keys and values lie. */
-export interface BatchSegment {
-  /** Tokens of the sequence that are in the cache already; the position of the first row. */
-  past_tokens: number;
-  rows: number;
-  /** Blocks of the sequence in order, enough for past_tokens + rows. */
-  blocks: ArrayLike<number>;
-  /** Which rows leave the last operator. */
-  output: 'none' | 'last' | 'all';
-  /** Whether its output rows get logits; the others leave as hidden states only. */
-  logits: boolean;
-}
-
-export interface StageBatch {
-  segments: readonly BatchSegment[];
-  /** Shape [rows]; for a stage that begins with the embedding. */
-  tokens?: Int32Array;
-  /** Shape [rows, n_embd]; for any other stage. */
-  hidden?: Float32Array;
-}
-
-/** Views of the stage's own memory: valid until its next batch. */
-export interface StageResult {
-  /** Of a whole model: the first logits row of each segment, counted in `logits`; −1 where it has none. */
-  first_row: Int32Array;
-  /** Shape [logit rows, n_vocab]. */
-  logits: Float32Array;
-  /** Shape [output rows, n_embd]: normed output rows of a last stage (segments with logits first), else all rows. */
-  hidden: Float32Array;
 }
 
 /**
@@ -87,7 +68,9 @@ interface KeptGraph extends BuiltGraph {
   outputPositions?: Int32Array;
   plan?: Int32Array;
   outputPlan?: Int32Array;
+  mixtureIn?: MixtureRows;
   segments: { gatherRows?: Int32Array; mask?: Uint16Array }[];
+  routingOut?: MixtureRows & { guess?: Int32Array };
   logitsOut: Float32Array;
   hiddenOut: Float32Array;
 }
@@ -125,7 +108,7 @@ export class Stage {
     this.#backend = backend;
     this.#ggml = ggml;
     this.model = file.model;
-    this.operators = stageOperators(file.model.n_layer, options.range);
+    this.operators = options.operators ?? stageOperators(file.model.n_layer, options.range);
     const plan =
       options.weights?.plan ?? planWeights(file.gguf, file.model, this.operators, kernelPolicy(options));
     const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
@@ -153,7 +136,8 @@ export class Stage {
     const fixed_rows = this.batch_invariant ? backend.invariant_rows : undefined;
     this.#row_multiple = fixed_rows ?? (padded ? invariant_rows : 1);
     this.#attends_singly = fixed_rows !== undefined;
-    this.#compute = backend.compute({ threads: options.threads, fixed_paths: this.batch_invariant });
+    const { threads, operations } = options;
+    this.#compute = backend.compute({ threads, fixed_paths: this.batch_invariant, operations });
     this.#scratch = options.scratch?.open();
     const bufferType = this.#scratch?.bufferType ?? backend.plain;
     this.#allocator = ggml.ggml_gallocr_new(bufferType)!;
@@ -210,7 +194,18 @@ export class Stage {
     this.#fill(graph, batch, order);
     graph.port.run();
     this.#requireNumbers(graph, order, shape);
-    return { first_row: order.first_row, logits: graph.logitsOut, hidden: graph.hiddenOut };
+    const result: StageResult = {
+      first_row: order.first_row,
+      logits: graph.logitsOut,
+      hidden: graph.hiddenOut,
+    };
+    const { routingOut } = graph;
+    if (routingOut) {
+      const narrowed = shape.last_rows_only;
+      const rows = narrowed ? order.rows : batch.segments.reduce((sum, segment) => sum + segment.rows, 0);
+      result.routing = { ...routingOut, rows, narrowed };
+    }
+    return result;
   }
 
   /**
@@ -219,7 +214,7 @@ export class Stage {
    */
   #requireNumbers(graph: KeptGraph, order: OutputOrder, shape: GraphShape): void {
     const { n_vocab, n_embd } = this.model;
-    const hidden_rows = this.givesLogits ? order.rows : shape.rows;
+    const hidden_rows = this.givesLogits || shape.last_rows_only ? order.rows : shape.rows;
     // What its segments put out is the last stage's business.
     const logit_rows = this.givesLogits ? order.logit_rows : 0;
     const right =
@@ -229,6 +224,12 @@ export class Stage {
       what: `the ${this.givesLogits ? 'logits' : 'hidden states'} of a batch of ${shape.rows} rows are no numbers`,
       because: `some are NaN or infinite; ${this.#backend.description}`,
     });
+  }
+
+  /** Of what leaves it, nothing but the experts and the head are computed any more. */
+  get #endsAtLastRouter(): boolean {
+    const last = this.operators.at(-1);
+    return last?.kind === 'router' && last.layer === this.model.n_layer - 1;
   }
 
   get #attends(): boolean {
@@ -241,9 +242,8 @@ export class Stage {
 
   #shape(segments: readonly BatchSegment[], order: OutputOrder): GraphShape {
     const rows = segments.reduce((sum, segment) => sum + segment.rows, 0);
-    const whole = order.rows === rows || segments.some(({ output }) => output === 'all');
     // The last attention narrows; where there is none, rows are picked before the head.
-    const narrow = this.givesLogits && this.#attends && !whole;
+    const narrow = (this.givesLogits || this.#endsAtLastRouter) && this.#attends && isNarrow(segments, order);
     const { attention } = this.#parts;
     const paged = attention?.serves(segments) ? attention.roomFor(segments) : undefined;
     const shapes = (paged ? [] : segments).map((segment): SegmentShape => {
@@ -257,7 +257,7 @@ export class Stage {
     const shape: GraphShape = {
       segments: shapes,
       rows: this.#padded(rows),
-      output_rows: this.givesLogits ? this.#padded(order.rows) : 0,
+      output_rows: this.givesLogits || narrow ? this.#padded(order.rows) : 0,
       logit_rows: this.givesLogits && order.logit_rows > 0 ? this.#logitRows(order) : 0,
       last_rows_only: narrow,
       selects:
@@ -318,7 +318,7 @@ export class Stage {
     if (built.attention) port.clear(built.attention, attentionRows * n_head * head_dim * 4);
     const output = (tensor: Pointer | undefined, bytes: number): Float32Array =>
       new Float32Array(tensor ? port.output(tensor, bytes) : new ArrayBuffer(0));
-    const hiddenRows = this.givesLogits ? shape.output_rows : shape.rows;
+    const hiddenRows = this.givesLogits || shape.last_rows_only ? shape.output_rows : shape.rows;
     const kept: KeptGraph = {
       ...built,
       port,
@@ -344,6 +344,15 @@ export class Stage {
       logitsOut: output(built.logits, shape.logit_rows * n_vocab * 4),
       hiddenOut: output(built.hidden, hiddenRows * n_embd * 4),
     };
+    const { mixture } = inputs;
+    if (mixture)
+      kept.mixtureIn = this.#mixtureRows((bytes, name) => port.input(mixture[name], bytes), shape.rows);
+    const { routing } = built;
+    if (routing) {
+      kept.routingOut = this.#mixtureRows((bytes, name) => port.output(routing[name], bytes), hiddenRows);
+      const { guess } = routing;
+      if (guess) kept.routingOut.guess = new Int32Array(port.output(guess, this.#chosen_bytes(hiddenRows)));
+    }
     const planOf = (tensor: Pointer): Int32Array =>
       new Int32Array(port.input(tensor, shape.paged!.words * 4));
     if (inputs.plan) kept.plan = planOf(inputs.plan);
@@ -351,10 +360,28 @@ export class Stage {
     return kept;
   }
 
+  /** Arrays of the host beside the tensors of a mixture. */
+  #mixtureRows(
+    memory: (bytes: number, name: keyof MixtureTensors) => ArrayBuffer,
+    rows: number,
+  ): MixtureRows {
+    const bytes = this.#chosen_bytes(rows);
+    return {
+      normed: new Float32Array(memory(rows * this.model.n_embd * 4, 'normed')),
+      shares: new Float32Array(memory(bytes, 'shares')),
+      chosen: new Int32Array(memory(bytes, 'chosen')),
+    };
+  }
+
+  #chosen_bytes(rows: number): number {
+    return rows * this.model.experts!.used_per_token * 4;
+  }
+
   /** Writes the inputs of a batch and moves the views of the KV cache to its sequences. */
   #fill(graph: KeptGraph, batch: StageBatch, order: OutputOrder): void {
     if (graph.tokens) fillPadded(graph.tokens, batch.tokens!, 0);
     if (graph.hiddenIn) fillPadded(graph.hiddenIn, batch.hidden!, 0);
+    if (graph.mixtureIn) fillMixture(graph.mixtureIn, batch.mixture!, this.model.experts!.used_per_token);
     let row = 0;
     batch.segments.forEach((segment, index) => {
       for (let offset = 0; offset < segment.rows; offset++, row++) {
@@ -431,14 +458,6 @@ export class Stage {
   }
 }
 
-/** Each row as a segment of its own: the same rows leave the stage, in the same order. */
-function singleRows({ past_tokens, rows, blocks, output, logits }: BatchSegment): BatchSegment[] {
-  return Array.from({ length: rows }, (_, row) => {
-    const leaves = output === 'all' || (output === 'last' && row === rows - 1);
-    return { past_tokens: past_tokens + row, rows: 1, blocks, output: leaves ? output : 'none', logits };
-  });
-}
-
 /** NaN and infinity stay in every sum that they enter. */
 function areNumbers(values: Float32Array, count: number): boolean {
   let a = 0;
@@ -468,47 +487,13 @@ function fillPadded<T extends Int32Array | Float32Array>(target: T, source: T, p
   target.fill(padding, source.length);
 }
 
-interface OutputOrder {
-  rows: number;
-  logit_rows: number;
-  /** Batch rows in output order: those with logits first. */
-  row_ids: Int32Array;
-  positions: Int32Array;
-  /** Segments in output order. */
-  segments: number[];
-  /** Per segment, its first output row; −1 where it has none. */
-  first_row: Int32Array;
-}
-
-function outputOrder(segments: readonly BatchSegment[]): OutputOrder {
-  const ids: number[] = [];
-  const positions: number[] = [];
-  const ordered: number[] = [];
-  const first_row = new Int32Array(segments.length).fill(-1);
-  let logit_rows = 0;
-  for (const wantsLogits of [true, false]) {
-    let row = 0;
-    segments.forEach((segment, index) => {
-      if (segment.output !== 'none' && segment.logits === wantsLogits) {
-        first_row[index] = ids.length;
-        ordered.push(index);
-        for (let offset = segment.output === 'all' ? 0 : segment.rows - 1; offset < segment.rows; offset++) {
-          ids.push(row + offset);
-          positions.push(segment.past_tokens + offset);
-        }
-      }
-      row += segment.rows;
-    });
-    if (wantsLogits) logit_rows = ids.length;
-  }
-  return {
-    rows: ids.length,
-    logit_rows,
-    row_ids: Int32Array.from(ids),
-    positions: Int32Array.from(positions),
-    segments: ordered,
-    first_row,
-  };
+/** Rows that only pad go where the first one goes: those experts are there. */
+function fillMixture(target: MixtureRows, source: MixtureRows, used: number): void {
+  fillPadded(target.normed, source.normed, 0);
+  fillPadded(target.shares, source.shares, 0);
+  fillPadded(target.chosen, source.chosen, 0);
+  for (let at = source.chosen.length; at < target.chosen.length; at += used)
+    target.chosen.copyWithin(at, 0, used);
 }
 
 /** A graph that is not computed any more. */

@@ -8,11 +8,15 @@ import { type LoadedWeights, plannedWeights } from './weights.ts';
 /** Bytes by ggml's name of the buffer type: `CPU`, `AMX`, `PACKED_AMX_BF16`. */
 export function bytesByLayout(ggml: Ggml, weights: LoadedWeights): Record<string, number> {
   const found: Record<string, number> = {};
-  for (const tensor of new Set(plannedWeights(weights.plan).map((weight) => weights.tensor(weight)))) {
+  const tensors = new Map(plannedWeights(weights.plan).map((weight) => [weights.tensor(weight), weight]));
+  for (const [tensor, weight] of tensors) {
     const buffer = koffi.decode(tensor, tensorLayout.buffer, 'void *') as Pointer;
     const bufferType = ggml.ggml_backend_buffer_get_type(buffer)!;
     const name = ggml.ggml_backend_buft_name(bufferType) ?? 'unnamed';
-    found[name] = (found[name] ?? 0) + Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor));
+    const bytes = Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor));
+    // Experts may lie among others, or be fewer at a time than there are.
+    const planes = Number(koffi.decode(tensor, tensorLayout.ne + 8 * 2, 'int64_t'));
+    found[name] = (found[name] ?? 0) + (bytes * (weight.shape[2] ?? 1)) / planes;
   }
   return found;
 }
@@ -36,7 +40,10 @@ export function isFixedUnasked(ggml: Ggml, weights: LoadedWeights): boolean {
 export function haveFixedOrder(ggml: Ggml, weights: LoadedWeights): boolean {
   const packed = packedProducts(ggml);
   if (!packed) return false;
-  const routers = [...weights.plan.layers.values()].map(({ feed_forward }) => feed_forward?.experts?.router);
+  const routers = [...weights.plan.layers.values()].flatMap(({ feed_forward, router }) => [
+    feed_forward?.experts?.router,
+    router?.router,
+  ]);
   return plannedWeights(weights.plan)
     .filter(({ use }) => use === 'matrix' || use === 'experts')
     .filter((weight) => weight.type !== 'F32' || !routers.includes(weight))

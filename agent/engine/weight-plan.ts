@@ -36,8 +36,24 @@ export interface PlannedLayer {
   feed_forward?: {
     norm: PlannedWeight;
     dense?: { gate_up: PlannedWeight | { gate: PlannedWeight; up: PlannedWeight }; down: PlannedWeight };
-    experts?: { router: PlannedWeight; gate: PlannedWeight; up: PlannedWeight; down: PlannedWeight };
+    experts?: { router: PlannedWeight } & ExpertMatrices;
   };
+  /** Of a stage that ends behind a router, or asks one in advance. */
+  router?: RouterWeights;
+  /** Of a stage that begins with the experts. */
+  experts?: ExpertMatrices;
+}
+
+export interface RouterWeights {
+  norm: PlannedWeight;
+  router: PlannedWeight;
+}
+
+/** Each [inner, rows of a matrix, experts]. */
+export interface ExpertMatrices {
+  gate: PlannedWeight;
+  up: PlannedWeight;
+  down: PlannedWeight;
 }
 
 /**
@@ -78,14 +94,26 @@ export function planWeights(
     } else {
       const layer = plan.layers.get(operator.layer) ?? {};
       plan.layers.set(operator.layer, layer);
-      if (operator.kind === 'attention') layer.attention = planAttention(planner, model, operator.layer);
-      else layer.feed_forward = planFeedForward(planner, model, operator.layer);
+      planLayer(planner, model, operator, layer);
     }
   }
   if (planner.has('rope_freqs.weight'))
     plan.rope_factors = planner.take('rope_freqs.weight', 'vector', [model.rope.n_dims / 2]);
   planner.finish();
   return plan;
+}
+
+function planLayer(
+  planner: Planner,
+  model: Architecture,
+  operator: Exclude<Operator, { kind: 'embedding' | 'output' }>,
+  layer: PlannedLayer,
+): void {
+  const { kind, layer: index } = operator;
+  if (kind === 'attention') layer.attention = planAttention(planner, model, index);
+  else if (kind === 'feed_forward') layer.feed_forward = planFeedForward(planner, model, index);
+  else if (kind === 'experts') layer.experts = planExperts(planner, model, index);
+  else layer.router = planRouter(planner, model, index);
 }
 
 function planAttention(planner: Planner, model: Architecture, index: number): PlannedLayer['attention'] {
@@ -117,19 +145,11 @@ function planAttention(planner: Planner, model: Architecture, index: number): Pl
 function planFeedForward(planner: Planner, model: Architecture, index: number): PlannedLayer['feed_forward'] {
   const { n_embd, n_ff, experts } = model;
   const name = (part: string) => `blk.${index}.${part}`;
-  const norm = planner.take(name('ffn_norm.weight'), 'vector', [n_embd]);
   if (experts !== undefined) {
-    const { count, n_ff: width } = experts;
-    return {
-      norm,
-      experts: {
-        router: planner.take(name('ffn_gate_inp.weight'), 'matrix', [n_embd, count]),
-        gate: planner.take(name('ffn_gate_exps.weight'), 'experts', [n_embd, width, count]),
-        up: planner.take(name('ffn_up_exps.weight'), 'experts', [n_embd, width, count]),
-        down: planner.take(name('ffn_down_exps.weight'), 'experts', [width, n_embd, count]),
-      },
-    };
+    const { norm, router } = planRouter(planner, model, index);
+    return { norm, experts: { router, ...planExperts(planner, model, index) } };
   }
+  const norm = planner.take(name('ffn_norm.weight'), 'vector', [n_embd]);
   const gate = planner.take(name('ffn_gate.weight'), 'matrix', [n_embd, n_ff]);
   const up = planner.take(name('ffn_up.weight'), 'matrix', [n_embd, n_ff]);
   return {
@@ -138,6 +158,24 @@ function planFeedForward(planner: Planner, model: Architecture, index: number): 
       gate_up: join(name('ffn_gate_up.weight'), [gate, up]) ?? { gate, up },
       down: planner.take(name('ffn_down.weight'), 'matrix', [n_ff, n_embd]),
     },
+  };
+}
+
+function planRouter(planner: Planner, { n_embd, experts }: Architecture, index: number): RouterWeights {
+  return {
+    norm: planner.take(`blk.${index}.ffn_norm.weight`, 'vector', [n_embd]),
+    router: planner.take(`blk.${index}.ffn_gate_inp.weight`, 'matrix', [n_embd, experts!.count]),
+  };
+}
+
+function planExperts(planner: Planner, { n_embd, experts }: Architecture, index: number): ExpertMatrices {
+  const { count, n_ff: width } = experts!;
+  const take = (part: string, shape: number[]): PlannedWeight =>
+    planner.take(`blk.${index}.ffn_${part}_exps.weight`, 'experts', shape);
+  return {
+    gate: take('gate', [n_embd, width, count]),
+    up: take('up', [n_embd, width, count]),
+    down: take('down', [width, n_embd, count]),
   };
 }
 

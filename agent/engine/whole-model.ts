@@ -10,7 +10,8 @@ import type { KvStorage } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import type { ParkingDisk } from './parking-disk.ts';
 import { readSegment } from './segment-output.ts';
-import { Stage, type StageResult } from './stage.ts';
+import { Stage } from './stage.ts';
+import type { StageResult } from './stage-batch.ts';
 import { stageOptions } from './stage-options.ts';
 import { SwappedSequences } from './swapped-sequences.ts';
 

@@ -2,7 +2,7 @@ import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { FromWorker } from '../device-worker/messages.ts';
 
-/** A link that gives so much more or less is told. Lower: plans know sooner; higher: fewer writes of the state file. */
+/** What is so much more or less is told. Lower: plans know sooner; higher: fewer writes of the state file. */
 const news_share = 0.25;
 
 /** What a device worker says of its models beside their state, by name. Of one that is gone nothing is known. */
@@ -36,11 +36,28 @@ export class ModelReports {
 }
 
 function areNews(told: StreamedWeights, now: StreamedWeights): boolean {
-  const { link_bytes_per_s: before = 0, ...others } = told;
-  const { link_bytes_per_s: rate = 0, ...same } = now;
+  const [before, after] = [measuredOf(told), measuredOf(now)];
+  return (
+    before.facts !== after.facts ||
+    after.values.some(
+      (value, index) => Math.abs(value - before.values[index]!) > news_share * before.values[index]!,
+    )
+  );
+}
+
+/** What changes from step to step, and what does not. */
+function measuredOf({ link_bytes_per_s = 0, experts_at_hand, because, ...rest }: StreamedWeights): {
+  values: readonly number[];
+  facts: string;
+} {
   // What a reason says of rates changes with them.
-  const facts = ({ because, ...rest }: typeof others): string => JSON.stringify([rest, because?.length]);
-  return facts(others) !== facts(same) || Math.abs(rate - before) > news_share * before;
+  if (experts_at_hand === undefined)
+    return { values: [link_bytes_per_s], facts: JSON.stringify([rest, because?.length]) };
+  const { step_bytes, ...facts } = rest;
+  return {
+    values: [link_bytes_per_s, step_bytes, experts_at_hand],
+    facts: JSON.stringify([facts, because?.length]),
+  };
 }
 
 function without<T>(all: Readonly<Record<string, T>>, name: string): Readonly<Record<string, T>> {

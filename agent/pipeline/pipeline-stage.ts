@@ -5,7 +5,8 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { kv_block_tokens } from '../engine/kv-storage.ts';
 import { operatorIndex } from '../engine/operators.ts';
 import { readSegment } from '../engine/segment-output.ts';
-import type { Stage, StageResult } from '../engine/stage.ts';
+import type { Stage } from '../engine/stage.ts';
+import type { StageResult } from '../engine/stage-batch.ts';
 import { allocateCandidates, type Candidates } from '../text/sampling/candidates.ts';
 import {
   type BatchMeta,

@@ -1,28 +1,14 @@
-import {
-  type LinkEstimate,
-  newLinkEstimate,
-  observeTransfer,
-  whySlow,
-} from '../../solver/streaming/link-estimate.ts';
 import { mayBring, type RingPart } from '../../solver/streaming/ring-plan.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
+import type { PlannedWeight } from '../engine/weight-plan.ts';
 import type { TensorLoading } from '../memory/load/tensor-loading.ts';
 import type { PartWeights } from './part-weights.ts';
+import type { StreamMeter, StreamStatistics } from './stream-meter.ts';
 import type { RingUser, StreamingArena } from './streaming-arena.ts';
 
 /** Loads that are told to the threads in advance: one that runs, and those that follow it without a pause. */
 const begun_max = 3;
-
-/** What streaming did so far. */
-export interface StreamStatistics {
-  streamed_bytes: number;
-  /** Time for which the computation waited for bytes. */
-  waited_ms: number;
-  link: LinkEstimate | undefined;
-  /** Why it is slower than it was at first. */
-  slow: string | undefined;
-}
 
 /** A part of the model, in its place. */
 export interface StreamPart {
@@ -31,9 +17,20 @@ export interface StreamPart {
   ring?: RingPart;
 }
 
+/** What a model brings beside its parts: it has the ring when they have it. */
+export interface BesideParts extends RingUser {
+  readonly needsRing: boolean;
+}
+
+/** Which weights of a part need not be brought, since something multiplies by them where they are. */
+export interface SparedWeights {
+  choose(part: PartWeights, rows: number): ReadonlySet<PlannedWeight>;
+}
+
 interface PartLoad {
   part: number;
   load: TensorLoading;
+  bytes: number;
 }
 
 /**
@@ -60,12 +57,23 @@ export class PartStream implements RingUser {
   #computed = 0;
   /** Nothing is brought, or on its way, that the next round could begin with. */
   #stopped = true;
-  #streamed_bytes = 0;
-  #waited_ms = 0;
-  #link: LinkEstimate | undefined;
+  readonly #meter: StreamMeter;
+  readonly #beside: BesideParts | undefined;
+  readonly #spared: SparedWeights | undefined;
+  /** Of the batch of this round, which the next one is taken to be like. */
+  #rows = 1;
 
-  constructor(arena: StreamingArena, parts: readonly StreamPart[]) {
+  /** @param beside what else of the model is brought @param spared what of the ring's parts need not be */
+  constructor(
+    arena: StreamingArena,
+    parts: readonly StreamPart[],
+    meter: StreamMeter,
+    { beside, spared }: { beside?: BesideParts | undefined; spared?: SparedWeights | undefined } = {},
+  ) {
     this.#arena = arena;
+    this.#meter = meter;
+    this.#beside = beside;
+    this.#spared = spared;
     this.parts = parts;
     this.#ring = parts.flatMap(({ ring }) => ring ?? []);
     const bytesOf = (some: readonly StreamPart[]): number =>
@@ -77,12 +85,7 @@ export class PartStream implements RingUser {
   }
 
   get statistics(): StreamStatistics {
-    return {
-      streamed_bytes: this.#streamed_bytes,
-      waited_ms: this.#waited_ms,
-      link: this.#link,
-      slow: this.#link && whySlow(this.#link),
-    };
+    return this.#meter.statistics;
   }
 
   /** The ring is empty, and this model's. */
@@ -92,6 +95,7 @@ export class PartStream implements RingUser {
     this.#next_computed = 0;
     this.#begun = 0;
     this.#computed = 0;
+    this.#beside?.start();
     this.#bring();
   }
 
@@ -102,14 +106,17 @@ export class PartStream implements RingUser {
       // Nobody may write to the ring once it is another's.
       while (!load.cancel());
     }
+    this.#beside?.stop();
   }
 
   /**
    * The ring is this model's, unless all of it stays. Where the last round failed, this one begins with an empty ring.
+   * @param rows of the batch
    * @throws HpcserveError E_POOL_LOAD: the ring can be nobody's any more
    */
-  beginRound(): void {
-    if (this.#kept.size === this.parts.length) return;
+  beginRound(rows: number): void {
+    this.#rows = rows;
+    if (this.#kept.size === this.parts.length && !this.#beside?.needsRing) return;
     this.#arena.turnTo(this);
     if (this.#next_computed === 0 && !this.#stopped) return;
     this.stop();
@@ -122,9 +129,9 @@ export class PartStream implements RingUser {
    */
   awaitPart(part: number): void {
     if (this.#kept.has(part)) return;
-    const { weights, ring } = this.parts[part]!;
+    const { ring } = this.parts[part]!;
     const began_ms = performance.now();
-    const { load } = this.#loads[0]!;
+    const { load, bytes } = this.#loads[0]!;
     try {
       while (!load.advance(true));
     } catch (error) {
@@ -133,11 +140,11 @@ export class PartStream implements RingUser {
       this.stop();
       throw error;
     }
-    this.#waited_ms += performance.now() - began_ms;
+    this.#meter.waitedSince(began_ms);
     this.#loads.shift();
-    this.#streamed_bytes += weights.bytes;
+    this.#meter.came(bytes);
     // What stays comes once, from a file that may be cold: that is no rate of the link.
-    if (ring) this.#observe(load, weights.bytes);
+    if (ring) this.#meter.observe(load, bytes);
     else this.#kept.add(part);
   }
 
@@ -156,7 +163,9 @@ export class PartStream implements RingUser {
       if (ring && !mayBring(this.#ring, this.#begun, this.#computed)) return;
       // What cannot be begun ends the round: the next one asks again.
       this.#stopped = true;
-      this.#loads.push({ part, load: this.#arena.loader.begin(weights.version, weights.loads, 'idle') });
+      const spared = ring && this.#spared?.choose(weights, this.#rows);
+      const load = this.#arena.loader.begin(weights.version, weights.loads(spared), 'idle');
+      this.#loads.push({ part, load, bytes: weights.bytes - spared_bytes(spared) });
       this.#stopped = false;
       this.#next_begun = (part + 1) % this.parts.length;
       if (ring) this.#begun++;
@@ -173,11 +182,11 @@ export class PartStream implements RingUser {
     }
     return undefined;
   }
+}
 
-  #observe(load: TensorLoading, bytes: number): void {
-    const thread_ms = load.legs.reduce((sum, leg) => sum + leg.thread_ms, 0);
-    const seconds = thread_ms / 1000 / this.#arena.copy_threads;
-    if (seconds === 0) return;
-    this.#link = observeTransfer(this.#link ?? newLinkEstimate(bytes / seconds), bytes, seconds);
-  }
+function spared_bytes(spared: ReadonlySet<PlannedWeight> = new Set()): number {
+  return [...spared].reduce(
+    (sum, { parts }) => sum + parts.reduce((of, { size_bytes }) => of + size_bytes, 0),
+    0,
+  );
 }

@@ -32,6 +32,8 @@ export class PartWeights implements LoadedWeights {
   readonly #tensors: readonly PartTensor[];
   readonly #byWeight: ReadonlyMap<PlannedWeight, PartTensor>;
   readonly #rows: MatrixRows;
+  /** Of these nobody takes some rows alone. */
+  readonly #whole = new Set<PlannedWeight>();
   #offset: number | undefined;
 
   /** @throws HpcserveError E_NATIVE_KERNEL, E_POOL_LOAD */
@@ -72,9 +74,21 @@ export class PartWeights implements LoadedWeights {
     }
   }
 
-  /** What brings its bytes to their place. */
-  get loads(): TensorLoad[] {
-    return this.#tensors.map(({ load, offset }) => ({ ...load, pool_offset: this.#offset! + offset }));
+  /** Its matrices. */
+  get matrices(): { weight: PlannedWeight; tensor: Pointer }[] {
+    return this.#tensors.filter(({ weight }) => weight.use === 'matrix');
+  }
+
+  /** Of these matrices, products with some of their rows are products with all of them. */
+  keepWhole(weights: readonly PlannedWeight[]): void {
+    for (const weight of weights) this.#whole.add(weight);
+  }
+
+  /** What brings its bytes to their place, but for some of them. */
+  loads(spared: ReadonlySet<PlannedWeight> = new Set()): TensorLoad[] {
+    return this.#tensors.flatMap(({ weight, load, offset }) =>
+      spared.has(weight) ? [] : [{ ...load, pool_offset: this.#offset! + offset }],
+    );
   }
 
   tensor(weight: PlannedWeight): Pointer {
@@ -84,6 +98,7 @@ export class PartWeights implements LoadedWeights {
   }
 
   rows(weight: PlannedWeight, begin: number, end: number): Pointer | undefined {
+    if (this.#whole.has(weight) && !(begin === 0 && end === weight.shape[1])) return undefined;
     return this.#rows.take(this.tensor(weight), weight, begin, end);
   }
 

@@ -2,6 +2,7 @@ import type { Engine, EngineOptions } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DevicePool } from '../memory/device-pool.ts';
 import { TensorLoader } from '../memory/load/tensor-loader.ts';
+import { openHybridProducts } from './hybrid-opening.ts';
 import { openStreamingEngine } from './open-streaming.ts';
 import { StreamingArena } from './streaming-arena.ts';
 
@@ -88,6 +89,7 @@ export class StreamedModels {
         lacking_bytes: resident_bytes - given_bytes,
         kv: this.#pool().kv(name),
         disk: this.#pool().disk,
+        products: (meter) => openHybridProducts(this.#pool().backend, meter, arena.ring.bytes),
         on_part: () => this.#around.beat(),
         on_closed: () => this.#leave(),
       });

@@ -5,10 +5,15 @@ import type { KvMemory } from '../engine/kv-memory.ts';
 import type { KvStorage } from '../engine/kv-storage.ts';
 import type { ParkingDisk } from '../engine/parking-disk.ts';
 import { readSegment } from '../engine/segment-output.ts';
-import type { Stage, StageResult } from '../engine/stage.ts';
+import type { Stage } from '../engine/stage.ts';
+import type { StageResult } from '../engine/stage-batch.ts';
 import { SwappedSequences } from '../engine/swapped-sequences.ts';
+import type { ExpertStream } from './expert-stream.ts';
 import type { HostEmbedding } from './host-embedding.ts';
-import type { PartStream, StreamStatistics } from './part-stream.ts';
+import type { HybridProducts } from './hybrid-products.ts';
+import type { PartStream } from './part-stream.ts';
+import type { StreamStatistics } from './stream-meter.ts';
+import type { StreamedPass } from './streamed-pass.ts';
 import type { StreamingArena } from './streaming-arena.ts';
 
 interface ExecutorParts {
@@ -19,12 +24,15 @@ interface ExecutorParts {
   kv: KvMemory;
   /** Where KV of sequences may wait that give way; absent: in host memory alone. */
   disk: ParkingDisk | undefined;
-  /** Of the parts of the stream: a layer each, the last one with the head. */
+  /** Of the parts of the stream; the last one has the head. */
   stages: readonly Stage[];
-  /** Rows of a batch at most. */
-  rows_max: number;
-  /** A part was computed. */
-  on_part: () => void;
+  pass: StreamedPass;
+  /** Of a mixture that is cut at its routers. */
+  experts: ExpertStream | undefined;
+  /** What multiplies by weights where they are. */
+  products: HybridProducts | undefined;
+  /** Why nothing does, where something could. */
+  copied_because: string | undefined;
   /** Of layers that were to stay, so many bytes found no room. */
   lacking_bytes: number;
   /** Gives back what parts have of the arena. */
@@ -34,23 +42,17 @@ interface ExecutorParts {
 /**
  * A whole model of which only a part lies on the device: its parts compute one behind the other, each once its weights
  * are there, while those of the next ones come.
- *
- *     host memory   part 1   part 2   part 3   part 4 …
- *                     │        │        │  ╲ being brought
- *     device        computed  computes  waits
  */
 export class StreamingExecutor implements BatchExecutor {
   readonly depth = 1;
   readonly kv_tokens_max = Number.POSITIVE_INFINITY;
   readonly #own: ExecutorParts;
   readonly #swapped: SwappedSequences;
-  readonly #hidden: Float32Array;
   #computed: { batch: readonly PlannedSequence[]; result: StageResult } | undefined;
 
   constructor(own: ExecutorParts) {
     this.#own = own;
     this.#swapped = new SwappedSequences(own.kv, own.disk);
-    this.#hidden = new Float32Array(own.rows_max * own.stages[0]!.model.n_embd);
   }
 
   get stage(): Stage {
@@ -79,13 +81,17 @@ export class StreamingExecutor implements BatchExecutor {
   }
 
   get streamed(): NonNullable<EngineStats['streamed']> {
-    const { arena, stream, lacking_bytes } = this.#own;
+    const { arena, stream, experts, products, lacking_bytes } = this.#own;
     const { link, slow, waited_ms } = stream.statistics;
+    const { resident_bytes, step_bytes } = stream.sizes;
+    const routed = experts?.statistics;
     const told: NonNullable<EngineStats['streamed']> = {
       arena_bytes: arena.ring.bytes,
-      ...stream.sizes,
+      resident_bytes: resident_bytes + (experts?.resident_bytes ?? 0),
+      step_bytes: step_bytes + Math.round(routed?.step_bytes ?? 0),
       waited_ms,
     };
+    if (routed) told.experts_at_hand = routed.at_hand;
     // The first transfer says what there was to begin with.
     if (link && link.samples > 0) told.link_bytes_per_s = link.bytes_per_s;
     const because = slow === undefined ? [] : [slow];
@@ -93,6 +99,8 @@ export class StreamingExecutor implements BatchExecutor {
       because.push(
         `of the layers that were to stay, ${Math.ceil(lacking_bytes / 2 ** 20)} MiB come with every step: the memory pool has no room for them`,
       );
+    const copied = products?.because ?? this.#own.copied_because;
+    if (copied !== undefined) because.push(copied);
     if (because.length > 0) told.because = because;
     return told;
   }
@@ -115,19 +123,11 @@ export class StreamingExecutor implements BatchExecutor {
 
   /** @throws HpcserveError as `BatchExecutor`, and E_POOL_LOAD, E_MODEL_WEIGHTS: weights did not come */
   submit(batch: readonly PlannedSequence[]): void {
-    const { stream, embedding, stages, on_part } = this.#own;
+    const { stream, embedding, pass, products } = this.#own;
     const segments = batch.map(({ segment }) => segment);
-    stream.beginRound();
-    let hidden = this.#kept(embedding.lookUp(batchTokens(batch)));
-    let result: StageResult | undefined;
-    for (const [part, stage] of stages.entries()) {
-      stream.awaitPart(part);
-      result = stage.run({ segments, hidden });
-      stream.release(part);
-      on_part();
-      if (!stage.givesLogits) hidden = this.#kept(result.hidden.subarray(0, hidden.length));
-    }
-    this.#computed = { batch, result: result! };
+    stream.beginRound(segments.reduce((sum, segment) => sum + segment.rows, 0));
+    this.#computed = { batch, result: pass.run(segments, embedding.lookUp(batchTokens(batch))) };
+    products?.packNext();
   }
 
   collect(): BatchOutputs {
@@ -159,15 +159,10 @@ export class StreamingExecutor implements BatchExecutor {
     this.#swapped.clear();
     this.#own.arena.leave(this.#own.stream);
     for (const stage of this.#own.stages) stage.free();
+    this.#own.experts?.free();
+    this.#own.products?.free();
     this.#own.embedding.free();
     this.#own.kv.free();
     this.#own.on_free();
-  }
-
-  /** Results of parts lie over one another, so what leaves one is copied. */
-  #kept(hidden: Float32Array): Float32Array {
-    const kept = this.#hidden.subarray(0, hidden.length);
-    kept.set(hidden);
-    return kept;
   }
 }

@@ -9,8 +9,7 @@ export function copyRound_ms(stream: PartStream, arena: StreamingArena): number 
   arena.rest();
   const began_ms = performance.now();
   for (const { weights } of stream.parts) {
-    const { version, loads } = weights;
-    const load = arena.loader.begin(version, loads, 'idle');
+    const load = arena.loader.begin(weights.version, weights.loads(), 'idle');
     while (!load.advance(true));
   }
   return performance.now() - began_ms;

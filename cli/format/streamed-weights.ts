@@ -19,15 +19,26 @@ function describeArena({ streamed }: UnitReport): string | undefined {
 export function streamedWords({
   resident_bytes,
   step_bytes,
+  experts_at_hand,
   link_bytes_per_s,
   because = [],
 }: StreamedWeights): string[] {
   const rate = link_bytes_per_s === undefined ? '' : ` at ${formatBytes(roughly(link_bytes_per_s))}/s`;
   return [
     ...(resident_bytes > 0 ? [`layers of ${formatBytes(resident_bytes)} stay there`] : []),
-    step_bytes > 0 ? `a step brings ${formatBytes(step_bytes)}${rate}` : 'no step brings any',
+    step_bytes > 0
+      ? `a step brings ${describeStep(step_bytes, experts_at_hand)}${rate}`
+      : 'no step brings any',
+    ...(experts_at_hand === undefined
+      ? []
+      : [`${Math.round(100 * experts_at_hand)} % of the experts that are needed are at hand`]),
     ...because,
   ];
+}
+
+/** Of a mixture it differs from step to step. */
+function describeStep(bytes: number, experts_at_hand: number | undefined): string {
+  return experts_at_hand === undefined ? formatBytes(bytes) : `${formatBytes(roughly(bytes))} on average`;
 }
 
 /** Links differ a little from one moment to the next: what is alike is to read alike. */

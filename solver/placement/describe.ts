@@ -101,10 +101,11 @@ function residentWords(option: PlacementOption, about: Describing): string[] {
   const resident_bytes = about.resident_bytes(option);
   if (resident_bytes === 0) return [];
   const { model, device, seen, offer } = option;
-  const { bytes, seconds } = streamedStep(model, device, seen, resident_bytes, about.link_share(option));
+  const step = streamedStep(model, device, seen, resident_bytes, about.link_share(option));
+  const { bytes, seconds, experts_s } = step;
   const rest =
     bytes > 0
-      ? `a step brings ${formatGib(bytes)}, which takes ${Math.ceil(1000 * seconds)} ms at least`
+      ? `a step${experts_s > 0 ? ' of one token' : ''} brings ${formatGib(bytes)}, which takes ${Math.ceil(1000 * seconds)} ms at least`
       : 'no step brings any more';
   return [
     `layers of ${formatGib(resident_bytes)} stay on ${offer.devices.model}, in memory that nothing else of the plan takes: ${rest}`,

@@ -166,13 +166,11 @@ function configOf(option: PlacementOption): ReplicaConfig | undefined {
     max_batched_tokens: option.batch.batched_tokens,
   };
   const { arena_bytes, resident_bytes } = option.memory;
-  if (arena_bytes !== undefined)
-    config.streamed_s = streamedStep(
-      model,
-      option.device,
-      option.seen,
-      resident_bytes,
-      option.link_share,
-    ).seconds;
+  if (arena_bytes !== undefined) {
+    const { device, seen, link_share } = option;
+    const { dense_s, experts_s } = streamedStep(model, device, seen, resident_bytes, link_share);
+    config.streamed_s = dense_s;
+    if (experts_s > 0) config.streamed_experts_s = experts_s;
+  }
   return config;
 }

@@ -11,6 +11,7 @@ import { shapeOfConfig } from '../catalog/hugging-face-config.ts';
 import { type ModelShape, shapeOfSummary } from '../catalog/model-shape.ts';
 import { arenaFor_bytes, sparedStep_bytes, streamed_bytes } from '../streaming/arena-size.ts';
 import { hostLink } from '../streaming/host-link.ts';
+import { streamedModel } from '../streaming/model-products.ts';
 
 export function workloadOf(model: PlacementModel): PlannedWorkload {
   return model.workload ?? assumedWorkload;
@@ -26,14 +27,24 @@ export function streamingOf({ summary, weight_bytes }: PlacementModel): {
   return { step_bytes: streamed_bytes(summary), arena_bytes: arenaFor_bytes(summary) };
 }
 
-/** What a step of a replica brings over the link, and how fast that is. */
+/**
+ * What a step of a replica brings over the link, and how fast that is. Of a mixture, only the experts come that its
+ * rows are sent to; routing is taken as even, and experts that a step before it left there are not counted.
+ */
 export interface StreamedStep {
+  /** Of a step of one token, which decoding ones are. */
   bytes: number;
+  /** Of one that needs all weights. */
+  whole_bytes: number;
   link: string;
   link_bytes_per_s: number;
   /** As its device said it, and not as its kind is assumed to be. */
   measured: boolean;
+  /** Of a step of one token. */
   seconds: number;
+  /** What every step brings, and what one brings that needs all experts: 0 where there are none. */
+  dense_s: number;
+  experts_s: number;
 }
 
 /**
@@ -49,14 +60,32 @@ export function streamedStep(
 ): StreamedStep {
   const assumed = hostLink(device);
   const link_bytes_per_s = seen?.link_bytes_per_s ?? link_share * assumed.bytes_per_s;
-  const bytes = Math.max(0, streamingOf(model).step_bytes - sparedStep_bytes(resident_bytes));
+  const { step_bytes } = streamingOf(model);
+  const spared_bytes = sparedStep_bytes(resident_bytes);
+  const { share, used_share } = expertsOf(model, device);
+  // What every step needs stays before experts do.
+  const dense_bytes = Math.max(0, (1 - share) * step_bytes - spared_bytes);
+  const experts_bytes = Math.max(0, step_bytes - Math.max(spared_bytes, (1 - share) * step_bytes));
+  const bytes = dense_bytes + used_share * experts_bytes;
   return {
     bytes,
+    whole_bytes: dense_bytes + experts_bytes,
     link: assumed.name,
     link_bytes_per_s,
     measured: seen?.link_bytes_per_s !== undefined,
     seconds: bytes / link_bytes_per_s,
+    dense_s: dense_bytes / link_bytes_per_s,
+    experts_s: experts_bytes / link_bytes_per_s,
   };
+}
+
+/** Share of the weights that a step brings which are experts', and of these what a token needs. */
+function expertsOf(model: PlacementModel, device: DeviceSpec): { share: number; used_share: number } {
+  const shape = shapeOf(model);
+  if (shape?.experts === undefined) return { share: 0, used_share: 0 };
+  const { dense_bytes, expert_bytes } = streamedModel(shape, device);
+  const { count, used_per_token } = shape.experts;
+  return { share: expert_bytes / (dense_bytes + expert_bytes), used_share: used_per_token / count };
 }
 
 /** From config.json where it is there: it tells shared experts, latent attention and windows. */

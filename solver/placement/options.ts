@@ -374,8 +374,14 @@ function streamingReasons(
       `weights: reuse: its device has memory for two of the models that give way to one another; one that gave way is loaded in ${load_ms} ms at least (${step.link}, ${rate} assumed), and longer where its file is not in the page cache`,
     ];
   }
+  const whole_s = step.dense_s + step.experts_s;
+  const least_ms = (seconds: number): string => `${Math.ceil(1000 * seconds)} ms at least`;
+  const one =
+    step.experts_s > 0
+      ? ` that needs all experts, ${formatGib(step.bytes)} with one of a token: they take ${least_ms(whole_s)} and ${least_ms(step.seconds)}`
+      : `, which takes ${least_ms(step.seconds)}`;
   return [
-    `weights: streamed: ${formatGib(step.bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step, which takes ${Math.ceil(1000 * step.seconds)} ms at least (${step.link}, ${rate} ${step.measured ? 'measured' : 'assumed'})`,
+    `weights: streamed: ${formatGib(step.whole_bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step${one} (${step.link}, ${rate} ${step.measured ? 'measured' : 'assumed'})`,
   ];
 }
 

@@ -32,6 +32,8 @@ export interface ReplicaConfig {
   chunked_prefill?: boolean;
   /** Weights lie in host memory, and each step brings all of them in this time, while it computes. */
   streamed_s?: number;
+  /** The same of experts, in a step that needs all of them; others bring those that their tokens are sent to. */
+  streamed_experts_s?: number;
 }
 
 export interface ConfiguredReplica {
@@ -118,6 +120,7 @@ export function replicaOf(config: ReplicaConfig, role: BatchingLimits['role'] = 
       calibration,
       interconnect: config.interconnect ?? findInterconnect('slingshot-11'),
       streamed_s: config.streamed_s,
+      streamed_experts_s: config.streamed_experts_s,
     }),
     limits: {
       max_sequences,

@@ -1,6 +1,7 @@
 import type { DeviceSpec } from '../catalog/device-spec.ts';
 import type { Interconnect } from '../catalog/interconnects.ts';
 import { attentionLayers, ffnLayers, type ModelShape } from '../catalog/model-shape.ts';
+import { readProbability } from '../streaming/expert-popularity.ts';
 import type { Calibration } from './calibration.ts';
 import { allReduceTime_s, stageTransfer_s } from './collectives.ts';
 import { type Grouping, gemmTime_s } from './gemm.ts';
@@ -25,6 +26,7 @@ export interface StepModelInput {
   calibration: Calibration;
   /** See `ReplicaConfig`. */
   streamed_s?: number | undefined;
+  streamed_experts_s?: number | undefined;
 }
 
 /** Where the time of one step goes, in seconds. */
@@ -116,7 +118,15 @@ export class StepModel {
     const index = Math.ceil(tokens);
     const computed_s = index > memoized_tokens ? sum(this.#tokenParts(tokens)) : this.#token_s.at(index);
     // Copies and products overlap: a step takes the longer of both.
-    return tokens > 0 ? Math.max(computed_s, this.input.streamed_s ?? 0) : computed_s;
+    return tokens > 0 ? Math.max(computed_s, this.#streamed_s(tokens)) : computed_s;
+  }
+
+  /** What the weights of such a step take over the link of their device, where they lie in host memory. */
+  #streamed_s(tokens: number): number {
+    const { streamed_s = 0, streamed_experts_s = 0, shape } = this.input;
+    if (streamed_experts_s === 0 || !shape.experts) return streamed_s;
+    const { count, used_per_token } = shape.experts;
+    return streamed_s + streamed_experts_s * readProbability(used_per_token / count, tokens);
   }
 
   /** The output matrix for `rows` sequences that sample a token. */

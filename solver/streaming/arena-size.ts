@@ -53,9 +53,20 @@ export function arenaFor_bytes(model: WeightsOfModel): number {
   const rounded = (bytes: number): number => Math.ceil(bytes / step_bytes) * step_bytes;
   const choices = additions.map((share) => rounded(Math.min(whole, largest + second + share * largest)));
   // Whether they take as much as in the file or more.
-  const overlaps = (bytes: number): boolean =>
-    [inFile, parts].every((sizes) =>
-      planRing(sizes, bytes, alignment_bytes)?.every(({ distance }) => distance > 1),
-    );
+  const overlaps = (bytes: number): boolean => [inFile, parts].every((sizes) => overlap(sizes, bytes));
   return choices.find(overlaps) ?? choices.at(-1)!;
+}
+
+/** The same for parts whose sizes are known. */
+export function ringFor_bytes(parts_bytes: readonly number[]): number {
+  const aligned = (bytes: number): number => Math.ceil(bytes / alignment_bytes) * alignment_bytes;
+  const sizes = parts_bytes.map(aligned);
+  const [largest = 0, second = 0] = sizes.toSorted((a, b) => b - a);
+  const whole = sizes.reduce((sum, bytes) => sum + bytes, 0);
+  const choices = additions.map((share) => Math.min(whole, aligned(largest + second + share * largest)));
+  return choices.find((bytes) => overlap(sizes, bytes)) ?? choices.at(-1)!;
+}
+
+function overlap(sizes_bytes: readonly number[], ring_bytes: number): boolean {
+  return planRing(sizes_bytes, ring_bytes, alignment_bytes)?.every(({ distance }) => distance > 1) ?? false;
 }

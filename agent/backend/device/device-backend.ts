@@ -5,7 +5,7 @@ import { ProofCache } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { Backend, MemoryInformation } from '../backend.ts';
-import type { Compute } from '../compute.ts';
+import type { Compute, ComputeOptions } from '../compute.ts';
 import type { PoolMemory } from '../pool-memory.ts';
 import { DeviceBytes } from './device-bytes.ts';
 import { DeviceCompute } from './device-compute.ts';
@@ -38,7 +38,7 @@ function gib(bytes: number): string {
 }
 
 /** A device with memory of its own, through ggml's generic functions: Vulkan, CUDA, HIP. For one thread. */
-class DeviceBackend implements Backend {
+export class DeviceBackend implements Backend {
   readonly ggml: Ggml;
   readonly name: string;
   readonly description: string;
@@ -104,11 +104,10 @@ class DeviceBackend implements Backend {
     return new DevicePoolMemory({ ggml, plain, span_bytes_max, bytes: this.#bytes }, bytes);
   }
 
-  compute(): Compute {
+  compute({ operations }: ComputeOptions): Compute {
     const proofs = this.#operatorProofs();
-    return new DeviceCompute(this.ggml, this.#device, proofs, (operator, wrong) =>
-      this.#noteOnHost(operator, wrong),
-    );
+    const onHost = (operator: string, wrong: string | undefined): void => this.#noteOnHost(operator, wrong);
+    return new DeviceCompute(this.ggml, this.#device, proofs, onHost, operations);
   }
 
   /** What was right is right for these libraries with this driver. */

@@ -1,7 +1,7 @@
 import { type Ggml, ggmlStatusFailed, ggmlStatusSuccess } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import type { Compute, GraphPort } from '../compute.ts';
+import type { Compute, GraphOperations, GraphPort } from '../compute.ts';
 import { canRunOnHost, HostOperator } from './host-operator.ts';
 import type { OperatorProofs } from './operator-proof.ts';
 
@@ -20,6 +20,8 @@ type OnHost = (operator: string, wrong: string | undefined) => void;
  *
  *   device  [ … ] ──┐            ┌──▶ [ … ]
  *   CPU             └─▶ operator ┘
+ *
+ * Operations of ours run in the same way, between parts; the device has computed what is before them.
  */
 export class DeviceCompute implements Compute {
   readonly #ggml: Ggml;
@@ -27,10 +29,18 @@ export class DeviceCompute implements Compute {
   readonly #backend: Pointer;
   readonly #proofs: OperatorProofs;
   readonly #onHost: OnHost;
+  readonly #operations: GraphOperations | undefined;
   #cpu: Pointer | undefined;
 
   /** @throws HpcserveError E_NATIVE_MEMORY */
-  constructor(ggml: Ggml, device: Pointer, proofs: OperatorProofs, onHost: OnHost) {
+  constructor(
+    ggml: Ggml,
+    device: Pointer,
+    proofs: OperatorProofs,
+    onHost: OnHost,
+    operations?: GraphOperations,
+  ) {
+    this.#operations = operations;
     this.#ggml = ggml;
     this.#device = device;
     this.#proofs = proofs;
@@ -58,7 +68,8 @@ export class DeviceCompute implements Compute {
       (_, index) => ggml.ggml_graph_node(graph, index)!,
     );
     const lacking = this.#lacking(nodes);
-    if (lacking.size === 0) return [{ run: () => compute(ggml, this.#backend, graph) }];
+    const own = this.#ownParts(nodes, lacking);
+    if (lacking.size === 0 && own.size === 0) return [{ run: () => compute(ggml, this.#backend, graph) }];
     this.#requireHost(lacking);
     const parts: GraphPart[] = [];
     let pending: Pointer[] = [];
@@ -67,14 +78,35 @@ export class DeviceCompute implements Compute {
       pending = [];
     };
     for (const node of nodes) {
-      if (!lacking.has(node)) pending.push(node);
+      const apart = own.get(node) ?? (lacking.has(node) && this.#partOnHost(node, lacking.get(node)));
+      if (!apart) pending.push(node);
       else {
         flush();
-        parts.push(this.#partOnHost(node, lacking.get(node)));
+        parts.push(apart);
       }
     }
     flush();
     return parts;
+  }
+
+  /** Operators that operations of ours compute, too. */
+  #ownParts(
+    nodes: readonly Pointer[],
+    lacking: ReadonlyMap<Pointer, string | undefined>,
+  ): Map<Pointer, GraphPart> {
+    const own = new Map<Pointer, GraphPart>();
+    if (!this.#operations) return own;
+    for (const node of nodes) {
+      let ordinary: GraphPart | undefined;
+      const run = this.#operations.take(node, () => {
+        ordinary ??= lacking.has(node)
+          ? this.#partOnHost(node, lacking.get(node))
+          : this.#partOnDevice([node]);
+        ordinary.run();
+      });
+      if (run) own.set(node, { run, free: () => ordinary?.free?.() });
+    }
+    return own;
   }
 
   /** Operators that the device does not compute, with what is wrong where it says that it does. */

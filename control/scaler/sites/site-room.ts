@@ -1,3 +1,4 @@
+import { lyingSo, residencyOf } from '../../../solver/placement/decided-model.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ModelSpec } from '../../../spec/model-yaml.ts';
 import type { NodeKindOffer, Plan } from '../../../spec/plan.ts';
@@ -7,6 +8,7 @@ import { planDeployment } from '../../plan/planning.ts';
 import { searchDeadline } from '../../plan/search-deadline.ts';
 import type { Operations } from '../../runner/operations.ts';
 import type { DeploymentState } from '../../state/deployment-state.ts';
+import { asItRuns } from '../replicas.ts';
 
 /** Room for a model at this site. */
 export interface SiteRoom {
@@ -63,10 +65,11 @@ export class SiteRooms {
     const costOf = (kind: string | undefined): number =>
       kind === undefined ? dearest : (costs.get(kind) ?? dearest);
     try {
-      const all = await this.#plan(state, { ...model, replicas: max }, (offers) => [...offers]);
+      const own = await this.#asPlaced(state, model);
+      const all = await this.#plan(state, { ...own, replicas: max }, (offers) => [...offers]);
       const limit = Math.max(have, placedIn(all, max));
       const most = Math.max(0, max - have);
-      const free = most > 0 ? await this.#plan(state, { ...model, replicas: most }, freeNow) : undefined;
+      const free = most > 0 ? await this.#plan(state, { ...own, replicas: most }, freeNow) : undefined;
       const ready = Math.min(limit, have + (free ? placedIn(free, most) : 0));
       const next = ready > have ? free?.launches[0]?.node_kind : all.launches.at(-1)?.node_kind;
       const room: SiteRoom = { limit, ready, cost: costOf(next) };
@@ -81,6 +84,19 @@ export class SiteRooms {
         because: [error.message, ...error.because].join(': '),
       };
     }
+  }
+
+  /**
+   * The model with its weights where further replicas would have them: where those lie that run, or the first one's
+   * would. A plan that leaves it open for as many as could ever be wanted has them where most of them fit, and counts
+   * replicas that nobody would be given.
+   */
+  async #asPlaced(state: DeploymentState, model: ModelSpec): Promise<ModelSpec> {
+    const running = asItRuns(state, model);
+    if (running.weights !== 'auto') return running;
+    const { launches } = await this.#plan(state, { ...model, replicas: 1 }, (offers) => [...offers]);
+    const [first] = launches.flatMap(({ units }) => units);
+    return first === undefined ? model : lyingSo(model, residencyOf(first));
   }
 
   async #plan(

@@ -3,7 +3,8 @@
 import { describe, expect, test } from 'vitest';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { enumerateOperators, stageOperators } from '../../../agent/engine/operators.ts';
-import { type BatchSegment, Stage } from '../../../agent/engine/stage.ts';
+import { Stage } from '../../../agent/engine/stage.ts';
+import type { BatchSegment } from '../../../agent/engine/stage-batch.ts';
 import { model, prompt } from './support.ts';
 import { testBackend } from './test-backend.ts';
 

@@ -27,6 +27,18 @@ describe('what a worker said of its models', () => {
   });
 });
 
+test('of a mixture, what a step brings and how much is at hand are news like rates', () => {
+  const reports = new ModelReports();
+  reports.take(serving('m'));
+  const measured = (step_bytes: number, experts_at_hand: number): boolean =>
+    reports.measured([{ name: 'm', streamed: { ...streamed, step_bytes, experts_at_hand } } as ModelLoad]);
+  expect(measured(80, 0.5)).toBe(true);
+  expect(measured(90, 0.55)).toBe(false);
+  expect(measured(120, 0.55)).toBe(true);
+  expect(measured(120, 0.7)).toBe(true);
+  expect(measured(120, 0.7)).toBe(false);
+});
+
 test('a rate is news first, and again when it is a quarter more or less; so is a reason', () => {
   const reports = new ModelReports();
   const measured = (more: Partial<StreamedWeights>, name = 'm'): boolean =>

@@ -5,86 +5,19 @@ import { copyFileSync, mkdtempSync, rmSync, utimesSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
-import { NativeEngine } from '../../../agent/engine/native-engine.ts';
-import { DevicePool } from '../../../agent/memory/device-pool.ts';
-import { TensorLoader } from '../../../agent/memory/load/tensor-loader.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
-import {
-  type ArenaOptions,
-  type RingUser,
-  StreamingArena,
-} from '../../../agent/streaming/streaming-arena.ts';
-import type { EngineOptions } from '../../../spec/engine-contract.ts';
-import { engineOptions, type Generated, generate, prompt } from '../engine/support.ts';
-import { testBackend } from '../engine/test-backend.ts';
+import type { RingUser } from '../../../agent/streaming/streaming-arena.ts';
+import { generate, prompt } from '../engine/support.ts';
 import { codeOf, mib } from '../memory/support.ts';
-import { deepModel } from './support.ts';
+import { ask, closeAll, deepModel, expectSame, newArena, options, resident, streamed } from './support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-streaming-'));
-const open: { close(): void | Promise<void> }[] = [];
-afterEach(async () => {
-  for (const one of open.splice(0).reverse()) await one.close();
-});
+afterEach(closeAll);
 afterAll(() => rmSync(folder, { recursive: true }));
-
-function newArena(more: Partial<ArenaOptions> = {}): StreamingArena {
-  const options = { ring_bytes: 2 * mib, resident_bytes: 0, copy_threads: 1, ...more };
-  const pool_bytes = options.ring_bytes + options.resident_bytes + 16 * mib;
-  const pool = new DevicePool(testBackend(), { pool_bytes, threads: 1 });
-  open.push(pool);
-  const loader = new TensorLoader(pool.backend, pool.memory, { threads: 1 });
-  open.push(loader);
-  const arena = new StreamingArena(pool, loader, options);
-  open.push(arena);
-  return arena;
-}
-
-function streamed(
-  path: string,
-  arena: StreamingArena,
-  more: Partial<EngineOptions> = {},
-  resident_bytes = 0,
-) {
-  const opened = openStreamingEngine(options(path, more), arena, { resident_bytes });
-  open.push(opened.engine);
-  return opened;
-}
-
-function options(path: string, more: Partial<EngineOptions>): EngineOptions {
-  return engineOptions(path, { kv_tokens: 1024, max_sequences: 4, prefill_chunk_tokens: 64, ...more });
-}
-
-function resident(path: string, more: Partial<EngineOptions> = {}): NativeEngine {
-  const engine = new NativeEngine(options(path, more), testBackend());
-  open.push(engine);
-  return engine;
-}
-
-/** Prompts of several chunks, one of them a part of another, and decoding beside them. */
-function ask(engine: NativeEngine, seed = 3): Generated[] {
-  const long = prompt(150, 1000, seed);
-  return generate(
-    engine,
-    [
-      { prompt: prompt(20, 1000, seed + 1), max_new_tokens: 24 },
-      { prompt: long, max_new_tokens: 12 },
-      { prompt: long.slice(0, 70), max_new_tokens: 12 },
-    ],
-    3,
-  );
-}
-
-function expectSame(own: readonly Generated[], theirs: readonly Generated[]): void {
-  expect(own.map(({ tokens }) => tokens)).toEqual(theirs.map(({ tokens }) => tokens));
-  for (const [index, { rows }] of own.entries())
-    for (const [at, row] of rows.entries())
-      expect(Buffer.from(row.buffer).equals(Buffer.from(theirs[index]!.rows[at]!.buffer))).toBe(true);
-}
 
 describe.each([
   ['tiny-llama', 'Q4_0', 0.9],
   ['tiny-llama', 'BF16', 3.5],
-  ['tiny-qwen3moe', 'Q8_0', 6.5],
 ] as const)('%s in %s', (preset, quantization, ring_mib) => {
   test('gives the bits that it gives when it is resident', async () => {
     const path = await deepModel(preset, quantization);

@@ -180,6 +180,9 @@ describe('a device as text', () => {
     expect(linesOf({ step_bytes: 0 })).toEqual([
       '  streamed: tail: layers of 100 MiB stay there; no step brings any',
     ]);
+    expect(linesOf({ step_bytes: 123.4 * MiB, experts_at_hand: 0.876 })).toEqual([
+      '  streamed: tail: layers of 100 MiB stay there; a step brings 124 MiB on average at 1.21 GiB/s; 88 % of the experts that are needed are at hand',
+    ]);
   });
 
   it('says how far a load is, and how fast', () => {

@@ -67,6 +67,26 @@ describe('a model that is larger than its device', () => {
     expect(tpot({ weights: 'streamed' })).toBeGreaterThan(2 * tpot({}));
   });
 
+  it('is promised the experts of its tokens alone, where it is a mixture', () => {
+    const workload = { rate_per_s: 1e-4, input_tokens: 512, output_tokens: 128 };
+    const dense = gguf('m', '70b', { ...asked, workload });
+    const experts = { count: 64, used_per_token: 4, n_ff: 448 };
+    const mixture = { ...dense, summary: { ...dense.summary!, architecture: 'qwen3moe', experts } };
+    const of = (model: typeof dense) => {
+      const { groups, reasons } = place(ask([model], [gpus('A100-80GB', 16, 1, { ...native, count: 1 })]))
+        .models[0]!;
+      return { ...groups[0]!.predicted!, reasons: reasons.join('\n') };
+    };
+    const [whole, routed] = [of(dense), of(mixture)];
+    // Matrices of experts are nearly all of it, and a token needs a sixteenth of them.
+    expect(routed.tpot_ms).toBeLessThan(0.6 * whole.tpot_ms);
+    // A prompt needs all of them.
+    expect(routed.ttft_ms).toBeGreaterThan(0.8 * whole.ttft_ms);
+    expect(routed.reasons).toMatch(
+      /go through [\d.]+ [GM]iB of the device with every step that needs all experts, [\d.]+ GiB with one of a token: they take \d+ ms at least and \d+ ms at least/,
+    );
+  });
+
   it('has its file in the job’s memory, as far as the node goes, and says where that is not all of it', () => {
     const on = (memory_gib: number) =>
       place(ask([gguf('m', '70b', asked)], [{ ...small, memory_bytes: memory_gib * gib }]));
