@@ -19,6 +19,7 @@ import type {
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
 import type { DevicePoolOptions } from '../../memory/device-pool.ts';
+import type { TensorRange } from '../../memory/peers/peer-messages.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
 import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../../pipeline/pipeline-place.ts';
@@ -102,6 +103,11 @@ export interface GrammarConstraint {
   after?: string;
 }
 
+/** Of tensors in the pool, by the SHA-256 of their bytes: which of these are there, or some bytes of one. */
+export type TensorsAsk = { contents: readonly string[] } | { range: TensorRange };
+/** `held`: indices of `contents`. `bytes`: absent where the tensor is not there any more. */
+export type TensorsTold = { held: number[] } | { bytes: Uint8Array<ArrayBuffer> | undefined };
+
 export type LoadMessage = ToCompute & { type: 'load' };
 
 export type ToCompute =
@@ -141,6 +147,7 @@ export type ToCompute =
   | { type: 'cancel'; model: string; id: number }
   | { type: 'report'; id: number }
   | { type: 'kv'; ask: number; asked: KvAsk }
+  | { type: 'tensors'; ask: number; asked: TensorsAsk }
   /** The worker is about to go: what is in the pool is told. */
   | { type: 'manifest' }
   /** The contents of a model file were hashed: other files that have the same tensors can share them. */
@@ -193,6 +200,7 @@ export type FromCompute =
   | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean; lengths?: KeptLengths }
   | { type: 'report'; id: number; report: ScheduleReport }
   | { type: 'kv'; ask: number; told?: KvTold; error?: ErrorJson }
+  | { type: 'tensors'; ask: number; told: TensorsTold }
   | { type: 'manifest'; models: ManifestModel[] }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }
