@@ -21,6 +21,8 @@ const vulkanSuites: Readonly<Record<string, string>> = {
   'test/agent/engine/stage.test.ts': 'a model cut in stages computes what the whole does',
   'test/agent/memory/device-pool.test.ts': 'KV slabs, budgets and scratch in one pool of the device',
   'test/agent/memory/weight-pool.test.ts': 'reuse, eviction and packing: tensors that stay, go, and move',
+  'test/agent/memory/load/past-cache.test.ts': 'loads past the page cache',
+  'test/agent/memory/pooled-contents.test.ts': 'tensors of the pool for peers',
   'test/agent/device-worker/serving.test.ts': 'what a worker answers',
   'test/agent/device-worker/lifecycle.test.ts': 'models that are loaded, unloaded, suspended, and fail',
   'test/agent/device-worker/full-pool.test.ts': 'several models in a pool that is too small for all',
