@@ -54,16 +54,45 @@ export function cgroupOomKills(fsRoot = '/'): number | undefined {
 
 /** The tightest memory limit of this process's cgroup and those above it, bytes. */
 export function cgroupMemoryLimit(fsRoot = '/'): number | undefined {
+  return limits(fsRoot).reduce<number | undefined>(
+    (tightest, { bytes }) => Math.min(tightest ?? bytes, bytes),
+    undefined,
+  );
+}
+
+/**
+ * What the limits of this process's cgroup and those above it leave for the page cache: all but what programs have, and
+ * memory files; bytes. Undefined where nothing is limited.
+ */
+export function cgroupCacheRoom(fsRoot = '/'): number | undefined {
+  return limits(fsRoot).reduce<number | undefined>((least, { bytes, held_bytes }) => {
+    const room = Math.max(0, bytes - held_bytes);
+    return Math.min(least ?? room, room);
+  }, undefined);
+}
+
+/** Each limit with what counts against it and cannot be taken back. */
+function limits(fsRoot: string): { bytes: number; held_bytes: number }[] {
   const own = ownCgroup(fsRoot);
-  if (!own) return undefined;
+  if (!own) return [];
   const file = own.version === 2 ? 'memory.max' : 'memory.limit_in_bytes';
-  let limit: number | undefined;
+  const found: { bytes: number; held_bytes: number }[] = [];
   for (let folder = own.inside; ; folder = dirname(folder)) {
-    const text = readIn(fsRoot, join(own.mount, folder, file));
+    const here = join(own.mount, folder);
+    const text = readIn(fsRoot, join(here, file));
     const bytes = text === undefined ? undefined : parseMemoryLimit(text);
-    if (bytes !== undefined) limit = Math.min(limit ?? bytes, bytes);
-    if (folder === '/') return limit;
+    if (bytes !== undefined)
+      found.push({ bytes, held_bytes: parseHeldMemory(readIn(fsRoot, join(here, 'memory.stat')) ?? '') });
+    if (folder === '/') return found;
   }
+}
+
+/** `anon` and `shmem` of memory.stat (version 2), `total_rss` and `total_shmem` (version 1), where it says them. */
+function parseHeldMemory(text: string): number {
+  let bytes = 0;
+  for (const [, , count] of text.matchAll(/^(anon|shmem|total_rss|total_shmem) (\d+)$/gm))
+    bytes += Number(count);
+  return bytes;
 }
 
 /** Where this process's memory cgroup is: the mount, and the path below it. */

@@ -169,6 +169,13 @@ const baseTable = {
   ggml_backend_tensor_set: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_get: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_copy: ['void', 'ptr', 'ptr'],
+  ggml_backend_tensor_set_async: ['void', 'ptr', 'ptr', 'ptr', 'usize', 'usize'],
+  ggml_backend_tensor_get_async: ['void', 'ptr', 'ptr', 'ptr', 'usize', 'usize'],
+  ggml_backend_synchronize: ['void', 'ptr'],
+  ggml_backend_event_new: ['ptr', 'ptr'],
+  ggml_backend_event_free: ['void', 'ptr'],
+  ggml_backend_event_record: ['void', 'ptr', 'ptr'],
+  ggml_backend_event_synchronize: ['void', 'ptr'],
   ggml_backend_graph_compute: ['i32', 'ptr', 'ptr'],
   ggml_backend_free: ['void', 'ptr'],
   ggml_backend_name: ['str', 'ptr'],
@@ -179,6 +186,7 @@ const baseTable = {
   ggml_backend_dev_buffer_type: ['ptr', 'ptr'],
   ggml_backend_dev_host_buffer_type: ['ptr', 'ptr'],
   ggml_backend_dev_memory: ['void', 'ptr', 'ptr', 'ptr'],
+  ggml_backend_dev_get_props: ['void', 'ptr', 'ptr'],
   ggml_backend_dev_supports_op: ['bool', 'ptr', 'ptr'],
   ggml_backend_dev_backend_reg: ['ptr', 'ptr'],
   ggml_backend_reg_dev_get: ['ptr', 'ptr', 'usize'],
@@ -404,6 +412,26 @@ export function deviceMemory(ggml: Ggml, device: Pointer): { free_bytes: number;
   const [free, total] = [new BigUint64Array(1), new BigUint64Array(1)];
   ggml.ggml_backend_dev_memory(device, free, total);
   return { free_bytes: Number(free[0]), total_bytes: Number(total[0]) };
+}
+
+/** What a backend says that a device does by itself: struct ggml_backend_dev_caps. */
+export interface DeviceCapabilities {
+  /** Copies and graphs go on while the host does something else. */
+  async: boolean;
+  /** Page-locked memory of the host. */
+  host_buffer: boolean;
+  /** Marks in what was asked for, which can be waited for. */
+  events: boolean;
+}
+
+/** Bytes of struct ggml_backend_dev_props before its caps: two strings, two sizes, an enum, a string. */
+const capabilities_offset = 48;
+
+export function deviceCapabilities(ggml: Ggml, device: Pointer): DeviceCapabilities {
+  const properties = new Uint8Array(capabilities_offset + 16);
+  ggml.ggml_backend_dev_get_props(device, properties);
+  const [async, host_buffer, , events] = properties.subarray(capabilities_offset);
+  return { async: async === 1, host_buffer: host_buffer === 1, events: events === 1 };
 }
 
 /** The C string or bytes at an address, as memory that is shared, not copied. */

@@ -26,7 +26,7 @@ const share = {
   noreserve: 0x4000,
   populate: 0x8000,
 } as const;
-const advice = { hugepage: 14, populate_read: 22, populate_write: 23 } as const;
+const advice = { random: 1, hugepage: 14, populate_read: 22, populate_write: 23 } as const;
 const memfd = { close_on_exec: 1, huge_pages: 4 } as const;
 /** RWF_NOWAIT of <linux/fs.h>. */
 const no_wait = 8;
@@ -210,6 +210,11 @@ export function populateForWriting(address: Pointer, bytes: number): void {
 export function mapFile(descriptor: number, offset: number, bytes: number): Pointer | undefined {
   const mapped = libc().mmap(null, bytes, protect.read, share.shared, descriptor, offset);
   return mapped === null || mapped === map_failed ? undefined : mapped;
+}
+
+/** Reading a mapped file brings the pages that are read, and none behind them. */
+export function adviseRandom(address: Pointer, bytes: number): void {
+  libc().madvise(address, bytes, advice.random);
 }
 
 /**

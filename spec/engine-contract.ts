@@ -44,17 +44,21 @@ export interface EngineOptions {
   on_progress?: (progress: LoadProgress) => void;
 }
 
-/** Parts of the way that bytes of a load go: each of its threads does one after another. */
-export const loadLegs = ['disk', 'cache', 'convert', 'upload'] as const;
+/** Parts of the way that bytes of a load go. */
+export const loadLegs = ['disk', 'cache', 'peer', 'convert', 'upload'] as const;
 
 /**
  * What the threads of a load did together on one part of the way. `disk`: what the filesystem brought; `cache`: copies
- * out of the node's page cache; `convert`: into the layout of a kernel; `upload`: from the host to the device.
+ * out of the node's page cache; `peer`: what came from other workers' memory, and was what it was asked for as;
+ * `convert`: into the layout of a kernel; `upload`: from the host to the device.
  */
 export interface LoadLeg {
   leg: (typeof loadLegs)[number];
   bytes: number;
-  /** Of all threads together: their rates do not depend on how many there were. */
+  /**
+   * Of all threads together, so that rates do not depend on how many there were: what they gave to it and waited for
+   * it. What the kernel or the device did while a thread did something else is not in it.
+   */
   thread_ms: number;
 }
 

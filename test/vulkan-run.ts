@@ -22,6 +22,8 @@ const vulkanSuites: Readonly<Record<string, string>> = {
   'test/agent/memory/device-pool.test.ts': 'KV slabs, budgets and scratch in one pool of the device',
   'test/agent/memory/weight-pool.test.ts': 'reuse, eviction and packing: tensors that stay, go, and move',
   'test/agent/streaming/mixture.test.ts': 'mixtures whose experts are brought as they are needed',
+  'test/agent/memory/load/past-cache.test.ts': 'loads past the page cache',
+  'test/agent/memory/pooled-contents.test.ts': 'tensors of the pool for peers',
   'test/agent/device-worker/serving.test.ts': 'what a worker answers',
   'test/agent/device-worker/lifecycle.test.ts': 'models that are loaded, unloaded, suspended, and fail',
   'test/agent/device-worker/full-pool.test.ts': 'several models in a pool that is too small for all',

@@ -22,6 +22,23 @@ export interface MemoryInformation {
   total_bytes: number;
 }
 
+/** Plain data, for threads that have no backend of their own: see `DeviceCopies`. */
+export interface DeviceUpload {
+  /** ggml_backend_dev_t. */
+  device: Pointer;
+  /**
+   * Memory of the host that the device copies from without a detour (page-locked); undefined: any memory is as good.
+   */
+  host_buffer_type: Pointer | undefined;
+}
+
+/** Bytes of a buffer of the device, and where they come from or go to. */
+export interface HostCopy {
+  buffer: Pointer;
+  address: Pointer;
+  host: Uint8Array;
+}
+
 export interface Backend {
   readonly ggml: Ggml;
   /** ggml's name of the device: `CPU`, `Vulkan0`. */
@@ -32,10 +49,8 @@ export interface Backend {
   readonly plain: Pointer;
   /** Whether the host reads and writes plain memory at its addresses. */
   readonly addressable: boolean;
-  /**
-   * Memory of the host that the device copies from without a detour (page-locked); absent: any memory is as good.
-   */
-  readonly host_buffer_type: Pointer | undefined;
+  /** How threads bring bytes to it; absent: they write them to its memory. */
+  readonly upload: DeviceUpload | undefined;
   /**
    * Where `batch_invariant` needs batches cut for it: products of exactly so many rows, and attention one row at a
    * time, give a row the same bits in every batch. Undefined: kernels themselves do, or rows are padded.
@@ -60,6 +75,9 @@ export interface Backend {
   /** Copies bytes of a buffer to the host. */
   read(buffer: Pointer, from: Pointer, into: Uint8Array): void;
   write(buffer: Pointer, to: Pointer, from: Uint8Array): void;
+  /** Many at once: on their way together where the device copies by itself. */
+  readAll(copies: Iterable<HostCopy>): void;
+  writeAll(copies: Iterable<HostCopy>): void;
 
   /**
    * @param bytes rounded up to what the device gives

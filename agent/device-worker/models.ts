@@ -22,6 +22,7 @@ import type { ModelsOptions } from './models-options.ts';
 import { modelDigest } from './moving/model-digest.ts';
 import { Questions } from './questions.ts';
 import { type ModelText, ServedModel } from './served-model.ts';
+import { TensorQuestions } from './tensor-questions.ts';
 
 /**
  * What is in the pool is written down at most this often while the worker serves. Lower: successors know more; higher:
@@ -62,6 +63,7 @@ export class Models {
   kernels_left_out: readonly ErrorJson[] = [];
   readonly #reports = new Questions<ScheduleReport>();
   readonly #kv = new Questions<KvTold>();
+  readonly #tensors = new TensorQuestions((message) => this.#compute.send(message));
   /** A sequence that goes on with keys and values from elsewhere has begun: see `KvArrivals.began`. */
   onArrivedBegan: (kv: string, cached_tokens: number, tokens: number) => void = () => undefined;
   /** Rows of a stage are to go to another worker; resolves once they are there. */
@@ -79,7 +81,7 @@ export class Models {
     this.#manifest_file = options.manifest_file;
     this.#warn = options.warn;
     this.#hashes = options.hash_dir === undefined ? undefined : new ContentHashCache(options.hash_dir);
-    this.shared = this.#hashes && new SharedTensors(this.#hashes);
+    this.shared = this.#hashes && new SharedTensors(this.#hashes, this.#tensors);
     this.#tell = options.tell;
     this.#metrics = options.metrics;
     this.#compute = new ComputeThread((message) => this.#receive(message), options.failed, options);
@@ -332,7 +334,9 @@ export class Models {
   /** Ends the compute thread and frees the models. */
   async stop(): Promise<void> {
     await this.#compute.stop();
-    this.#kv.failAll(new HpcserveError('E_WORKER_DRAINING', { what: 'this device worker ends' }));
+    const ended = new HpcserveError('E_WORKER_DRAINING', { what: 'this device worker ends' });
+    this.#kv.failAll(ended);
+    this.#tensors.failAll(ended);
     for (const model of this.all) model.closeText();
   }
 
@@ -365,6 +369,9 @@ export class Models {
         return;
       case 'rows':
         void this.#sendRows(message);
+        return;
+      case 'tensors':
+        this.#tensors.answer(message.ask, message.told);
         return;
       case 'kernels_left_out':
         this.kernels_left_out = message.errors;

@@ -2,7 +2,7 @@ import { GgmlType } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { Backend } from '../backend/backend.ts';
+import type { Backend, HostCopy } from '../backend/backend.ts';
 import type { Architecture } from './architecture.ts';
 import { type KvShape, type KvSource, type KvStorage, kv_block_tokens } from './kv-storage.ts';
 import { OwnKvStorage } from './own-kv-storage.ts';
@@ -15,6 +15,14 @@ export interface KvLayer {
   values: Pointer;
   keys_address: number;
   values_address: number;
+}
+
+/** Rows of a matrix that lie side by side, and what the host has of them. */
+export interface RowRun {
+  matrix: number;
+  /** The first of them. */
+  row: number;
+  host: Uint8Array;
 }
 
 /**
@@ -142,6 +150,20 @@ export class KvMemory {
 
   writeRows(matrix: number, row: number, from: Uint8Array): void {
     this.#backend.write(this.#bufferOf(matrix), this.#address(matrix, row), from);
+  }
+
+  /** As `readRows`, of many runs at once. */
+  readRuns(runs: Iterable<RowRun>): void {
+    this.#backend.readAll(this.#copiesOf(runs));
+  }
+
+  writeRuns(runs: Iterable<RowRun>): void {
+    this.#backend.writeAll(this.#copiesOf(runs));
+  }
+
+  *#copiesOf(runs: Iterable<RowRun>): Generator<HostCopy> {
+    for (const { matrix, row, host } of runs)
+      yield { buffer: this.#bufferOf(matrix), address: this.#address(matrix, row), host };
   }
 
   /**

@@ -3,7 +3,7 @@
  */
 import { crc32 } from 'node:zlib';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { KvMemory } from './kv-memory.ts';
+import type { KvMemory, RowRun } from './kv-memory.ts';
 import { kv_block_tokens } from './kv-storage.ts';
 import { type ParkingDisk, ParkingFailure, type ParkingFile } from './parking-disk.ts';
 
@@ -25,8 +25,7 @@ export interface FiledKv {
 /** Copies the rows of so many tokens out of their blocks. */
 export function swapOutKv(kv: KvMemory, blocks: readonly number[], tokens: number): SwappedKv {
   const rows = new Uint8Array(tokens * kv.token_bytes);
-  for (const { matrix, row, begin, end } of runs(kv, blocks, tokens))
-    kv.readRows(matrix, row, rows.subarray(begin, end));
+  kv.readRuns(runsOf(rows, runs(kv, blocks, tokens)));
   return { tokens, rows, checksum: crc32(rows) };
 }
 
@@ -40,8 +39,7 @@ export function swapInKv(
   { tokens, rows, checksum }: SwappedKv,
 ): void {
   if (crc32(rows) !== checksum) throw changed('in host memory');
-  for (const { matrix, row, begin, end } of runs(kv, blocks, tokens))
-    kv.writeRows(matrix, row, rows.subarray(begin, end));
+  kv.writeRuns(runsOf(rows, runs(kv, blocks, tokens)));
 }
 
 /** @returns undefined where the disk does not take them */
@@ -99,6 +97,10 @@ function changed(where: string): HpcserveError {
     what: `keys and values that were parked ${where} have changed there`,
     because: 'their checksum is another',
   });
+}
+
+function* runsOf(rows: Uint8Array, found: Iterable<Run>): Generator<RowRun> {
+  for (const { matrix, row, begin, end } of found) yield { matrix, row, host: rows.subarray(begin, end) };
 }
 
 /** Each run with memory of its size, the same for all: runs of a sequence are as long in one matrix as in the next. */

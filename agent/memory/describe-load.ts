@@ -9,6 +9,7 @@ export function describeLoad({
   total_ms,
   peers,
   legs,
+  past_cache,
 }: WeightLoad): string {
   const there = `${megabytes(reused_bytes)} were there`;
   if (missing_bytes === 0) return `${there}: nothing was missing`;
@@ -23,6 +24,7 @@ export function describeLoad({
     `${there}, ${megabytes(missing_bytes)} came in ${Math.round(total_ms)} ms (${Math.round(rate)} MB/s)`,
     ...brought,
     ...troubles,
+    ...(past_cache === undefined ? [] : [`; ${past_cache}`]),
     ...(legs.length > 0 ? [`; a thread: ${legs.map(describeLeg).join(', ')}`] : []),
   ].join('');
 }

@@ -14,6 +14,7 @@ import { StageOpening } from '../engine/stage-opening.ts';
 import type { WeightPlan } from '../engine/weight-plan.ts';
 import type { LoadBeside, WeightSource } from '../engine/weights.ts';
 import { ModelFiles } from './model-files.ts';
+import type { TensorRange } from './peers/peer-messages.ts';
 import type { KvRegions, PoolCache } from './pool-cache.ts';
 import type { ManifestModel } from './pool-manifest.ts';
 import type { ModelUse } from './pooled-loading.ts';
@@ -207,6 +208,20 @@ export class DevicePool {
   /** See `WeightPool.manifest`. */
   manifest(): ManifestModel[] {
     return this.#weights.manifest();
+  }
+
+  /** Indices of the tensors that lie in the pool as in their files, by the SHA-256 of their bytes. */
+  heldContents(contents: readonly string[]): number[] {
+    return contents.flatMap((content, index) => (this.#weights.placeOf(content) ? [index] : []));
+  }
+
+  /** @returns undefined where the tensor is not in the pool now, or has no such bytes */
+  readContent({ content, offset, bytes }: TensorRange): Uint8Array<ArrayBuffer> | undefined {
+    const place = this.#weights.placeOf(content);
+    if (!place || offset + bytes > place.bytes) return undefined;
+    const read = new Uint8Array(bytes);
+    this.memory.read(place.offset + offset, read);
+    return read;
   }
 
   report(): PoolReport {

@@ -21,6 +21,8 @@ export interface WeightLoad extends LoadOutcome {
   peers: readonly PeerPart[];
   /** What its threads did, by part of the way. */
   legs: readonly LoadLeg[];
+  /** See `TensorLoading.past_cache`. */
+  past_cache: string | undefined;
 }
 
 export interface ModelUse {
@@ -97,6 +99,7 @@ export class PooledLoading implements WeightLoading {
       total_ms: ended - started,
       peers: reading?.peers ?? [],
       legs: reading?.legs ?? [],
+      past_cache: reading?.past_cache,
     });
     const places = new Map<PlannedWeight, Pointer>();
     tensors.forEach(({ weight, tensor, layout }, index) => {

@@ -147,6 +147,11 @@ export class ReuseStore {
     return this.#find(keys) !== undefined;
   }
 
+  /** Where it lies now: a tensor that no instance uses may move, or go, with the next load. */
+  offsetOf({ keys }: WantedTensor): number | undefined {
+    return this.#find(keys)?.region.offset;
+  }
+
   /** p of Equation 2: that the next request is for the model. */
   probability(model: string): number {
     return requestProbability(this.#history, model);

@@ -14,14 +14,15 @@ import {
   type WeightSource,
   weightContext,
 } from '../engine/weights.ts';
-import type { ContentHashCache } from './content-hashes.ts';
-import { type FileVersion, headerVersion, sharedVersionText } from './file-version.ts';
+import type { ContentHashCache, ContentHashes } from './content-hashes.ts';
+import { type FileVersion, headerVersion, sharedVersionText, versionText } from './file-version.ts';
 import { fingerprints } from './fingerprint.ts';
 import { describeLoad } from './load/describe-load.ts';
-import type { FileRange, TensorLoad } from './load/pieces.ts';
+import type { TensorLoad } from './load/pieces.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
 import type { PendingLoad, WantedTensor } from './pending-load.ts';
 import { type ManifestModel, mergeRanges } from './pool-manifest.ts';
+import { PooledContents, type PooledPart } from './pooled-contents.ts';
 import { type ModelUse, PooledLoading, type PooledTensor } from './pooled-loading.ts';
 import type { ReuseStore } from './reuse-store.ts';
 
@@ -36,7 +37,8 @@ const described_max = 256;
 /** A model as it was when it was loaded: which tensors, out of which ranges of its file. */
 interface DescribedModel {
   version: FileVersion;
-  tensors: { wanted: WantedTensor; parts: readonly FileRange[] }[];
+  tensors: PooledPart[];
+  contents: ContentHashes | undefined;
 }
 
 /**
@@ -54,6 +56,8 @@ export class WeightPool {
   readonly #policies = new Set<KernelPolicy>();
   /** Models that were asked for, the last one at the end. */
   readonly #described = new Map<string, DescribedModel>();
+  /** Of those; absent since they changed. */
+  #contents: PooledContents | undefined;
 
   constructor(backend: Backend, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
     this.#backend = backend;
@@ -100,6 +104,19 @@ export class WeightPool {
   }
 
   /**
+   * Where bytes that a SHA-256 names lie in the pool now, as in their file: until the pool is next asked for memory.
+   * @returns undefined where they are not there, or lie otherwise
+   */
+  placeOf(content: string): { offset: number; bytes: number } | undefined {
+    this.#contents ??= new PooledContents(this.#described.values());
+    const found = this.#contents.find(content);
+    const offset = found && this.#store.offsetOf(found.wanted);
+    return offset === undefined
+      ? undefined
+      : { offset: offset + found!.begin_bytes, bytes: found!.size_bytes };
+  }
+
+  /**
    * The contents of a model file are known by now: its tensors that are in the pool are found by them, too.
    * @throws HpcserveError E_POOL_LOAD
    */
@@ -110,9 +127,13 @@ export class WeightPool {
   }
 
   #adopt(version: FileVersion, plan: WeightPlan): void {
+    const contents = this.#hashes?.read(version);
+    for (const described of this.#described.values())
+      if (versionText(described.version) === versionText(version)) described.contents = contents;
+    this.#contents = undefined;
     const context = weightContext(this.#backend.ggml, plan);
     try {
-      for (const { wanted } of this.#describe(version, plan, context)) {
+      for (const { wanted } of this.#describe(version, plan, context, contents)) {
         const [content, file] = wanted.keys;
         if (content !== undefined && file !== undefined) this.#store.alias(file, content);
       }
@@ -143,7 +164,7 @@ export class WeightPool {
       const contents = this.#hashes?.read(version);
       const tensors = this.#describe(version, plan, context, contents);
       const model = use.model ?? file.path;
-      this.#remember(model, version, tensors);
+      this.#remember(model, version, tensors, contents);
       pending = this.#store.begin({
         model,
         latency_sensitivity: use.latency_sensitivity ?? 1,
@@ -161,10 +182,18 @@ export class WeightPool {
     }
   }
 
-  #remember(model: string, version: FileVersion, tensors: readonly PooledTensor[]): void {
+  #remember(
+    model: string,
+    version: FileVersion,
+    tensors: readonly PooledTensor[],
+    contents: ContentHashes | undefined,
+  ): void {
+    this.#contents = undefined;
     this.#described.delete(model);
-    const described = tensors.map(({ wanted, at }) => ({ wanted, parts: at(0).parts }));
-    this.#described.set(model, { version, tensors: described });
+    const described = tensors.map(({ wanted, layout, at }): PooledPart => {
+      return { wanted, parts: at(0).parts, as_in_file: layout === this.#memory.plain };
+    });
+    this.#described.set(model, { version, tensors: described, contents });
     if (this.#described.size > described_max) this.#described.delete(this.#described.keys().next().value!);
   }
 

@@ -107,10 +107,14 @@ export class PeerWeights {
     return offers.filter((offer) => offer !== undefined && offer.held.length > 0) as PeerOffer[];
   }
 
-  /** Workers of other nodes of the site, those first that serve what is served here. */
+  /**
+   * Workers of the site, those first that serve what is served here: of other nodes, and of this one, which may have in
+   * the memory of their devices what is in no page cache. Among them is who asks: it offers nothing that it lacks.
+   */
   #candidates(): SessionRecord[] {
     const { registry, node, site, models } = this.#options;
     const own_id = this.#options.own().session_id;
+    const near = ({ metadata }: SessionRecord): number => (metadata.node === node ? 0 : 1);
     const alike = ({ metadata }: SessionRecord): number =>
       metadata.models.some(({ name }) => models.includes(name)) ? 0 : 1;
     // Otherwise by chance that is the same for everybody who asks, and another for each: no peer is everybody's first.
@@ -120,12 +124,9 @@ export class PeerWeights {
       .snapshot()
       .filter(
         ({ lifecycle, metadata }) =>
-          lifecycle === 'SERVING' &&
-          metadata.role === 'device-worker' &&
-          metadata.site === site &&
-          metadata.node !== node,
+          lifecycle === 'SERVING' && metadata.role === 'device-worker' && metadata.site === site,
       )
-      .sort((a, b) => alike(a) - alike(b) || chance(a) - chance(b))
+      .sort((a, b) => alike(a) - alike(b) || near(a) - near(b) || chance(a) - chance(b))
       .slice(0, asked_max);
   }
 

@@ -69,7 +69,7 @@ export class HostEmbedding {
       range,
       weights,
     });
-    this.#source = new OpenModelFile(version, false);
+    this.#source = new OpenModelFile(version);
   }
 
   /** @returns shape [rows, n_embd], valid until the next call @throws HpcserveError E_POOL_LOAD */

@@ -273,7 +273,7 @@ function shapeOf({ weight, n, k }: HostMatrix): string {
 }
 
 function rowsOf({ weight }: HostMatrix, version: FileVersion): Uint8Array {
-  const source = new OpenModelFile(version, false);
+  const source = new OpenModelFile(version);
   try {
     const rows = new Uint8Array(weight.parts.reduce((sum, { size_bytes }) => sum + size_bytes, 0));
     let offset = 0;

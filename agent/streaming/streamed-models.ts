@@ -126,7 +126,11 @@ export class StreamedModels {
     ...share
   }: StreamingShare): StreamingArena {
     const pool = this.#pool();
-    this.#loader ??= new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
+    this.#loader ??= new TensorLoader(pool.backend, pool.memory, {
+      threads: copy_threads,
+      // Every round needs them again: they are to stay in host memory.
+      past_cache: () => false,
+    });
     const left_bytes =
       beside_bytes === undefined ? share.resident_bytes : pool.memory.bytes - beside_bytes - ring_bytes;
     const resident_bytes = Math.max(0, Math.min(share.resident_bytes, left_bytes));

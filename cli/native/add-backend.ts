@@ -55,21 +55,12 @@ export async function addBackend(
   backend: AddedBackendName,
   { from, libraries, architecture }: AddOptions,
 ): Promise<string> {
-  if (architecture !== 'x64')
-    throw new HpcserveError('E_NATIVE_ADD', {
-      what: `there are no libraries with a backend for ${backend} on ${architecture}`,
-      because: 'the project that builds them has them for x86-64 alone',
-      try: 'build llama.cpp with that backend for the nodes, and name its folder in native.library_dir of the site config',
-    });
+  requireBuilt(backend, architecture);
   const name = `${backend}-${librariesRelease}`;
   makeFolders(libraries.folder);
   const work = mkdtempSync(join(libraries.folder, `.${name}-`));
   try {
-    const file = from ?? fetched(backend, work);
-    checkHash(backend, file);
-    const platform = `linux-x64-${backend}`;
-    run(['tar', '-xzf', file, '-C', work, '--strip-components=3', `package/bins/${platform}`]);
-    if (from === undefined) rmSync(file);
+    unpackBackend(backend, work, from);
     const folder = join(libraries.folder, name);
     // What is there has the same bytes, and workers may have them open.
     if (!existsSync(folder)) moveIntoPlaceSync(work, folder);
@@ -78,6 +69,28 @@ export async function addBackend(
   } finally {
     rmSync(work, { recursive: true, force: true });
   }
+}
+
+/** @throws HpcserveError E_NATIVE_ADD */
+export function requireBuilt(backend: AddedBackendName, architecture: string): void {
+  if (architecture === 'x64') return;
+  throw new HpcserveError('E_NATIVE_ADD', {
+    what: `there are no libraries with a backend for ${backend} on ${architecture}`,
+    because: 'the project that builds them has them for x86-64 alone',
+    try: 'build llama.cpp with that backend for the nodes, and name its folder in native.library_dir of the site config',
+  });
+}
+
+/**
+ * The libraries themselves, into a folder that is there.
+ * @param from see `AddOptions`
+ * @throws HpcserveError E_NATIVE_ADD
+ */
+export function unpackBackend(backend: AddedBackendName, folder: string, from?: string): void {
+  const file = from ?? fetched(backend, folder);
+  checkHash(backend, file);
+  run(['tar', '-xzf', file, '-C', folder, '--strip-components=3', `package/bins/linux-x64-${backend}`]);
+  if (from === undefined) rmSync(file);
 }
 
 function fetched(backend: AddedBackendName, folder: string): string {

@@ -1,8 +1,9 @@
 /**
- * `npm run package [-- --out DIR] [--arch ARCH]`: one relocatable archive with its own Node, the compiled addons and
- * the compute libraries. It unpacks on a shared filesystem and runs there without npm, compiler or internet, on systems
- * as old as `system-needs.ts` says. Made with a Node and a compiler that the package registries bring (`node.ts`,
- * `toolchain.ts`), so it does not matter on which Linux.
+ * `npm run package [-- --out DIR] [--arch ARCH] [--cuda [--from FILE]]`: one relocatable archive with its own Node,
+ * the compiled addons and the compute libraries, with `--cuda` those for GPUs of NVIDIA, too. It unpacks on a shared
+ * filesystem and runs there without npm, compiler or internet, on systems as old as `system-needs.ts` says. Made with a
+ * Node and a compiler that the package registries bring (`node.ts`, `toolchain.ts`), so it does not matter on which
+ * Linux.
  */
 import {
   chmodSync,
@@ -17,12 +18,15 @@ import {
 import { tmpdir } from 'node:os';
 import { basename, join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { packagedFolder } from '../../control/state/native-libraries.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { version } from '../../host/version.ts';
 import { hybridGemmFile } from '../../native/cuda/library-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { addedBackends, librariesRelease, requireBuilt, unpackBackend } from '../native/add-backend.ts';
 import { type TargetArchitecture, targetArchitectures } from './architectures.ts';
 import { launcherScript } from './launcher.ts';
+import { madeOnce } from './made-once.ts';
 import { nodeVersion } from './node.ts';
 import { run } from './run.ts';
 import { systemNeeds } from './system-needs.ts';
@@ -72,6 +76,8 @@ function main(): void {
     options: {
       out: { type: 'string', default: join(packageRoot, 'build') },
       arch: { type: 'string', default: process.arch },
+      cuda: { type: 'boolean', default: false },
+      from: { type: 'string' },
     },
   });
   const arch = targetArchitectures.find((known) => known === values.arch);
@@ -82,8 +88,9 @@ function main(): void {
       try: 'Name one of these with --arch.',
     });
   }
+  const cuda = values.cuda ? cudaLibraries(arch, values.from) : undefined;
   const out = resolve(values.out);
-  const name = `hpcserve-${version}-linux-${arch}`;
+  const name = `hpcserve-${version}-linux-${arch}${cuda === undefined ? '' : '-cuda'}`;
   mkdirSync(out, { recursive: true });
   const staging = mkdtempSync(join(tmpdir(), 'hpcserve-package-'));
   try {
@@ -104,6 +111,7 @@ function main(): void {
       filter: (path) => !path.endsWith('.map'),
     });
     for (const path of productionPackages(arch)) copyPackage(path, folder);
+    if (cuda !== undefined) cpSync(cuda, packagedFolder(folder, 'cuda'), { recursive: true });
     installTarget(arch, folder);
     chmodSync(join(folder, 'bin/node'), 0o755);
     writeFileSync(join(folder, 'bin/hpcserve'), launcherScript(), { mode: 0o755 });
@@ -113,6 +121,7 @@ function main(): void {
       version,
       node: nodeVersion,
       arch,
+      backends: cuda === undefined ? ['cpu'] : ['cpu', 'cuda'],
       glibc_needed: glibc,
       libstdcxx_needed: libstdcxx,
     };
@@ -123,10 +132,22 @@ function main(): void {
     process.stderr.write(
       `${basename(archive)}: ${(statSync(archive).size / 1e6).toFixed(0)} MB, Node ${nodeVersion}, needs glibc ${glibc.without_engine} (the native engine: ${glibc.all})\n`,
     );
+    if (cuda !== undefined)
+      process.stderr.write(`${basename(archive)}: nodes need ${addedBackends.cuda.needs}\n`);
     if (lacking !== undefined) process.stderr.write(`${basename(archive)}: ${lacking}\n`);
   } finally {
     rmSync(staging, { recursive: true, force: true });
   }
+}
+
+/**
+ * The libraries with ggml's backend for CUDA, as `hpcserve native add cuda` brings them.
+ * @param from the package's file, for a machine that reaches no registry
+ */
+function cudaLibraries(arch: TargetArchitecture, from: string | undefined): string {
+  requireBuilt('cuda', arch);
+  const file = from === undefined ? undefined : resolve(from);
+  return madeOnce(`cuda-${librariesRelease}`, (folder) => unpackBackend('cuda', folder, file));
 }
 
 function copy(entry: string, folder: string): void {

@@ -4,7 +4,7 @@ import type { Pointer } from '../../../native/signature.ts';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
 import { kernelChoice } from '../../engine/kernel-choice.ts';
 import type { KernelPolicy, PlannedWeight } from '../../engine/weight-plan.ts';
-import type { Backend, MemoryInformation } from '../backend.ts';
+import type { Backend, HostCopy, MemoryInformation } from '../backend.ts';
 import type { Compute, ComputeOptions } from '../compute.ts';
 import type { PoolMemory } from '../pool-memory.ts';
 import { CpuCompute } from './cpu-compute.ts';
@@ -29,7 +29,7 @@ class CpuBackend implements Backend {
   readonly description: string;
   readonly plain: Pointer;
   readonly addressable = true;
-  readonly host_buffer_type = undefined;
+  readonly upload = undefined;
   readonly invariant_rows = undefined;
 
   constructor(ggml: Ggml) {
@@ -65,6 +65,14 @@ class CpuBackend implements Backend {
 
   write(_buffer: Pointer, to: Pointer, from: Uint8Array): void {
     memoryAt(to, from.length).set(from);
+  }
+
+  readAll(copies: Iterable<HostCopy>): void {
+    for (const { buffer, address, host } of copies) this.read(buffer, address, host);
+  }
+
+  writeAll(copies: Iterable<HostCopy>): void {
+    for (const { buffer, address, host } of copies) this.write(buffer, address, host);
   }
 
   openPool(bytes: number): PoolMemory {

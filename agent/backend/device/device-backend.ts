@@ -4,12 +4,13 @@ import { deviceMemory, type Ggml, type GgmlDevice, GgmlType, ggmlDevices } from 
 import { ProofCache } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import type { Backend, MemoryInformation } from '../backend.ts';
+import type { Backend, DeviceUpload, HostCopy, MemoryInformation } from '../backend.ts';
 import type { Compute, ComputeOptions } from '../compute.ts';
 import type { PoolMemory } from '../pool-memory.ts';
 import { DeviceBytes } from './device-bytes.ts';
 import { DeviceCompute } from './device-compute.ts';
 import { DevicePoolMemory } from './device-pool-memory.ts';
+import { HostCopies } from './host-copies.ts';
 import { OperatorProofs } from './operator-proof.ts';
 
 /**
@@ -45,11 +46,12 @@ export class DeviceBackend implements Backend {
   readonly plain: Pointer;
   readonly addressable = false;
   readonly invariant_rows = fixed_rows;
-  readonly host_buffer_type: Pointer | undefined;
+  readonly upload: DeviceUpload;
   readonly #onHost = new Map<string, HpcserveError>();
   readonly #device: Pointer;
   readonly #bytes: DeviceBytes;
   #proofs: OperatorProofs | undefined;
+  #many: HostCopies | undefined;
 
   constructor(ggml: Ggml, { name, description, pointer }: GgmlDevice) {
     this.ggml = ggml;
@@ -57,7 +59,8 @@ export class DeviceBackend implements Backend {
     this.description = description;
     this.#device = pointer;
     this.plain = ggml.ggml_backend_dev_buffer_type(pointer)!;
-    this.host_buffer_type = ggml.ggml_backend_dev_host_buffer_type(pointer) ?? undefined;
+    const host_buffer_type = ggml.ggml_backend_dev_host_buffer_type(pointer) ?? undefined;
+    this.upload = { device: pointer, host_buffer_type };
     this.#bytes = new DeviceBytes(ggml, this.plain);
   }
 
@@ -90,6 +93,14 @@ export class DeviceBackend implements Backend {
     this.#bytes.write({ buffer, address: to }, from, from.length);
   }
 
+  readAll(copies: Iterable<HostCopy>): void {
+    this.#manyCopies().readAll(copies);
+  }
+
+  writeAll(copies: Iterable<HostCopy>): void {
+    this.#manyCopies().writeAll(copies);
+  }
+
   openPool(bytes: number): PoolMemory {
     const { ggml, plain } = this;
     const { free_bytes, total_bytes } = this.memory();
@@ -108,6 +119,11 @@ export class DeviceBackend implements Backend {
     const proofs = this.#operatorProofs();
     const onHost = (operator: string, wrong: string | undefined): void => this.#noteOnHost(operator, wrong);
     return new DeviceCompute(this.ggml, this.#device, proofs, onHost, operations);
+  }
+
+  #manyCopies(): HostCopies {
+    this.#many ??= new HostCopies(this.ggml, this.upload);
+    return this.#many;
   }
 
   /** What was right is right for these libraries with this driver. */

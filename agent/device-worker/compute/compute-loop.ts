@@ -16,6 +16,7 @@ import type {
   FromCompute,
   ScheduleReport,
   Submission,
+  TensorsAsk,
   ToCompute,
   TokenOutput,
 } from './messages.ts';
@@ -267,6 +268,9 @@ export class ComputeLoop {
       case 'rows_sent':
         this.#rows.sent(message.id, message.because);
         break;
+      case 'tensors':
+        this.#tellTensors(message.ask, message.asked);
+        break;
       case 'manifest':
         if (this.#models.inPool) this.#send({ type: 'manifest', models: this.#pool().manifest() });
         break;
@@ -438,12 +442,24 @@ export class ComputeLoop {
     return report;
   }
 
+  /** For a peer that loads them. Nothing moves or goes while they are read: this thread alone changes the pool. */
+  #tellTensors(ask: number, asked: TensorsAsk): void {
+    const pool = this.#models.inPool ? this.#pool() : undefined;
+    if ('contents' in asked) {
+      const held = pool?.heldContents(asked.contents) ?? [];
+      this.#send({ type: 'tensors', ask, told: { held } });
+      return;
+    }
+    const bytes = pool?.readContent(asked.range);
+    this.#send({ type: 'tensors', ask, told: { bytes } }, bytes ? [bytes.buffer] : []);
+  }
+
   #keepPace(started_ms: number): void {
     const left_ms = this.#step_ms_min - (performance.now() - started_ms);
     if (left_ms > 0) Atomics.wait(noSignal, 0, 0, left_ms);
   }
 
-  #send(message: FromCompute | DeviceFailed): void {
-    this.#port.postMessage(message);
+  #send(message: FromCompute | DeviceFailed, moved: ArrayBuffer[] = []): void {
+    this.#port.postMessage(message, moved);
   }
 }

@@ -21,6 +21,7 @@ import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
 import type { KvRange } from '../../engine/kv-runs.ts';
 import type { DevicePoolOptions } from '../../memory/device-pool.ts';
+import type { TensorRange } from '../../memory/peers/peer-messages.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
 import type { KvPiece } from '../../pipeline/layout-messages.ts';
 import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
@@ -105,6 +106,11 @@ export interface GrammarConstraint {
   after?: string;
 }
 
+/** Of tensors in the pool, by the SHA-256 of their bytes: which of these are there, or some bytes of one. */
+export type TensorsAsk = { contents: readonly string[] } | { range: TensorRange };
+/** `held`: indices of `contents`. `bytes`: absent where the tensor is not there any more. */
+export type TensorsTold = { held: number[] } | { bytes: Uint8Array<ArrayBuffer> | undefined };
+
 export type LoadMessage = ToCompute & { type: 'load' };
 
 export type ToCompute =
@@ -146,6 +152,7 @@ export type ToCompute =
   | { type: 'kv'; ask: number; asked: KvAsk }
   /** Rows that were to leave have, or why not. */
   | { type: 'rows_sent'; id: number; because?: string }
+  | { type: 'tensors'; ask: number; asked: TensorsAsk }
   /** The worker is about to go: what is in the pool is told. */
   | { type: 'manifest' }
   /** The contents of a model file were hashed: other files that have the same tensors can share them. */
@@ -221,6 +228,7 @@ export type FromCompute =
   | { type: 'profile'; name: string; profile: KeptProfile; too_slow: boolean; lengths?: KeptLengths }
   | { type: 'report'; id: number; report: ScheduleReport }
   | { type: 'kv'; ask: number; told?: KvTold; error?: ErrorJson }
+  | { type: 'tensors'; ask: number; told: TensorsTold }
   | { type: 'manifest'; models: ManifestModel[] }
   | { type: 'admitted'; id: number }
   | { type: 'refused'; id: number; error: ErrorJson }

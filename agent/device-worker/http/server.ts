@@ -126,7 +126,7 @@ export class WorkerServer {
       else if (this.#mover && pathname === agentPaths.kv) await this.#mover.answer(request, response);
       else if (this.#tensors && pathname === agentPaths.tensors) await this.#held(request, response);
       else if (this.#tensors && pathname.startsWith(`${agentPaths.tensors}/`))
-        this.#tensors.range(request, response);
+        await this.#tensors.range(request, response);
       else await this.#read(pathname, request, response, headers);
     } catch (error) {
       const failure = HpcserveError.from(error);

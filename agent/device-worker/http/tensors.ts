@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { agentPaths } from '../../../spec/wire.ts';
-import { contentsSchema, tensorRangeOf } from '../../memory/peers/peer-messages.ts';
+import { contentsSchema, type TensorRange, tensorRangeOf } from '../../memory/peers/peer-messages.ts';
 import type { SharedTensors } from '../../memory/peers/shared-tensors.ts';
 import { largestBody_bytes, readJson } from './read-body.ts';
 import { sendJson } from './replies.ts';
@@ -15,7 +15,7 @@ import { sendJson } from './replies.ts';
 const ranges_max = 8;
 const read_bytes = 1024 * 1024;
 
-/** Tensors in this node's memory, for device workers of other nodes: their agents ask this one's. */
+/** Tensors in this node's memory, and in this worker's pool, for other device workers: their agents ask this one's. */
 export class TensorAnswers {
   readonly #tensors: SharedTensors;
   #open = 0;
@@ -35,19 +35,25 @@ export class TensorAnswers {
     sendJson(response, 200, { held: await this.#tensors.held(asked.data.contents) });
   }
 
-  /** @throws HpcserveError E_REQUEST_PATH, E_WORKER_BUSY */
-  range(request: IncomingMessage, response: ServerResponse): void {
+  /** @throws HpcserveError E_REQUEST_PATH, E_WORKER_BUSY, E_WORKER_DRAINING */
+  async range(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const range = tensorRangeOf(request.url ?? '', `${agentPaths.tensors}/`);
     if (this.#open >= ranges_max)
       throw new HpcserveError('E_WORKER_BUSY', { what: `${ranges_max} ranges of tensors are read already` });
-    const found = range && this.#tensors.open(range);
-    if (!found) throw new HpcserveError('E_REQUEST_PATH', { what: 'There is no such tensor here' });
+    if (!range) throw notHere();
+    this.#open++;
+    const pooled = await this.#tensors.readPooled(range).finally(() => this.#open--);
+    if (response.destroyed) return;
+    if (pooled) response.writeHead(200, headersOf(range)).end(pooled);
+    else this.#sendFromFile(range, response);
+  }
+
+  #sendFromFile(range: TensorRange, response: ServerResponse): void {
+    const found = this.#tensors.open(range);
+    if (!found) throw notHere();
     const { descriptor, start } = found;
     this.#open++;
-    response.writeHead(200, {
-      'content-type': 'application/octet-stream',
-      'content-length': range.bytes,
-    });
+    response.writeHead(200, headersOf(range));
     const bytes = createReadStream('', {
       fd: descriptor,
       autoClose: false,
@@ -60,4 +66,12 @@ export class TensorAnswers {
       closeSync(descriptor);
     });
   }
+}
+
+function headersOf({ bytes }: TensorRange): Record<string, string | number> {
+  return { 'content-type': 'application/octet-stream', 'content-length': bytes };
+}
+
+function notHere(): HpcserveError {
+  return new HpcserveError('E_REQUEST_PATH', { what: 'There is no such tensor here' });
 }

@@ -4,6 +4,7 @@
  */
 import type { Pointer } from '../../../native/signature.ts';
 import { type LoadLeg, loadLegs } from '../../../spec/engine-contract.ts';
+import type { DeviceUpload } from '../../backend/backend.ts';
 import type { PoolSpan } from '../../backend/pool-memory.ts';
 import type { Unit } from './pieces.ts';
 
@@ -11,20 +12,28 @@ export interface LoadWork {
   /** An open model file. */
   descriptor: number;
   path: string;
-  /** Address of the whole file, mapped for reading; undefined: it is read by pread alone. */
+  size_bytes: number;
+  /** Address of the whole file, mapped for reading what is in the page cache; undefined: it is read by pread alone. */
   mapping?: Pointer;
+  /** Absent: all bytes come through the page cache. */
+  direct?: DirectSource | undefined;
   /** Per layout of the pool. */
   layouts: readonly (readonly PoolSpan[])[];
   /**
    * Where the host cannot write to the pool: bytes are staged and given to the device, in memory of this type where it
    * has one. Undefined: they are read into their places.
    */
-  upload: { host_buffer_type: Pointer | undefined } | undefined;
+  upload: DeviceUpload | undefined;
   units: readonly Unit[];
   /** Where peers bring a part of it: which group each unit belongs to, and see `GroupClaims`. */
   shared?: { group_of: readonly number[]; claims: SharedArrayBuffer };
   /** See `LoadCounters`. */
   counters: SharedArrayBuffer;
+}
+
+/** The same file, opened so that bytes come past the page cache. */
+export interface DirectSource {
+  descriptor: number;
 }
 
 /** What failed, in the words of the thread that saw it. */
@@ -35,7 +44,7 @@ export interface LoadFailure {
   because: string;
 }
 
-const words = { next: 0, active: 1, failed: 2, text_bytes: 3, count: 4 } as const;
+const words = { next: 0, active: 1, failed: 2, text_bytes: 3, direct_errno: 4, count: 6 } as const;
 const text_bytes_max = 4096;
 /** Bytes of the load, then bytes and nanoseconds of each leg. */
 const totals_count = 1 + 2 * loadLegs.length;
@@ -107,6 +116,21 @@ export class LoadCounters {
   /** Nobody takes another unit. */
   stop(): void {
     Atomics.store(this.#words, words.next, no_more);
+  }
+
+  /** Whether what was begun is of no use any more. */
+  get stopped(): boolean {
+    return Atomics.load(this.#words, words.next) >= no_more;
+  }
+
+  /** The filesystem does not read past the page cache: nobody tries again. */
+  refuseDirect(errno: number): void {
+    Atomics.store(this.#words, words.direct_errno, errno);
+  }
+
+  /** Why it does not; 0: it was not refused. */
+  get direct_errno(): number {
+    return Atomics.load(this.#words, words.direct_errno);
   }
 
   /** Whether units are left to be taken. */

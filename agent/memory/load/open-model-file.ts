@@ -1,29 +1,48 @@
 import { closeSync, fstatSync, openSync } from 'node:fs';
+import { openDirect } from '../../../native/direct-file.ts';
 import { releaseLease, takeLease } from '../../../native/file-lease.ts';
-import { mapFile, unmap } from '../../../native/memory-map.ts';
+import { adviseRandom, mapFile, unmap } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type FileVersion, fileVersion, versionChanges } from '../file-version.ts';
+import type { DirectSource } from './load-work.ts';
+
+/** How a load comes to the bytes of its file, beside pread. */
+export interface FileAccess {
+  /** What is in the page cache through a mapping, where a lease makes that safe. */
+  mapped?: boolean;
+  /** The rest past the page cache, where the filesystem allows it. */
+  direct?: boolean;
+}
 
 /** A model file that is open for a load: its descriptor, and its mapping where that is safe to read. */
 export class OpenModelFile {
   readonly descriptor: number;
   /** Address of the whole file; undefined: it is read by pread alone. */
   readonly mapping: Pointer | undefined;
+  /** Bytes past the page cache; absent: they were not asked for, or the filesystem refused. */
+  readonly direct: DirectSource | undefined;
+  /** Why it did. */
+  readonly direct_refused: string | undefined;
   readonly #file: FileVersion;
   readonly #leased: boolean;
 
-  /**
-   * @param mapped whether a mapping is of use
-   * @throws HpcserveError E_POOL_LOAD
-   */
-  constructor(file: FileVersion, mapped: boolean) {
+  /** @throws HpcserveError E_POOL_LOAD */
+  constructor(file: FileVersion, { mapped = false, direct: past_cache = false }: FileAccess = {}) {
     this.#file = file;
     this.descriptor = openModel(file.path);
     this.#leased = mapped && takeLease(this.descriptor);
     try {
       this.check();
       if (this.#leased) this.mapping = mapFile(this.descriptor, 0, Number(file.size_bytes));
+      if (!past_cache) return;
+      const direct = openDirect(this.descriptor);
+      if (typeof direct === 'string') this.direct_refused = direct;
+      else {
+        this.direct = { descriptor: direct };
+        // What is in the cache is taken from there, and the kernel is not to bring what follows it.
+        if (this.mapping !== undefined) adviseRandom(this.mapping, Number(file.size_bytes));
+      }
     } catch (error) {
       this.close();
       throw error;
@@ -47,6 +66,7 @@ export class OpenModelFile {
   close(): void {
     if (this.mapping !== undefined) unmap(this.mapping, Number(this.#file.size_bytes));
     if (this.#leased) releaseLease(this.descriptor);
+    if (this.direct) closeSync(this.direct.descriptor);
     closeSync(this.descriptor);
   }
 }

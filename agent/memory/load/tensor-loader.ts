@@ -1,5 +1,7 @@
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads';
+import { pageCacheRoom_bytes } from '../../../host/page-cache-room.ts';
 import { compiledFile } from '../../../host/programs.ts';
+import { fitsHostCache } from '../../../solver/reuse/host-cache.ts';
 import type { LoadProgress } from '../../../spec/engine-contract.ts';
 import type { Backend } from '../../backend/backend.ts';
 import type { PoolMemory } from '../../backend/pool-memory.ts';
@@ -9,7 +11,7 @@ import type { FileVersion } from '../file-version.ts';
 import { PeerShare } from '../peers/peer-share.ts';
 import type { residentRanges } from '../peers/shared-tensors.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
-import { OpenModelFile } from './open-model-file.ts';
+import { type FileAccess, OpenModelFile } from './open-model-file.ts';
 import { cutIntoUnits, type TensorLoad } from './pieces.ts';
 import { TensorLoading } from './tensor-loading.ts';
 import { UnitLoader } from './unit-loader.ts';
@@ -32,6 +34,11 @@ export interface TensorLoaderOptions {
   /** Reads through a mapping where that is safe; false: pread only. Default true. */
   mapped?: boolean;
   /**
+   * Whether a load of so many bytes is read past the page cache, where the filesystem allows it. Default: where the
+   * page cache could not keep them.
+   */
+  past_cache?: (load_bytes: number) => boolean;
+  /**
    * Unix socket of the node agent, which reaches peers that have tensors in memory; absent: all comes from the file.
    */
   peers_socket?: string;
@@ -49,7 +56,8 @@ export interface TensorLoaderOptions {
  *
  * Bytes come from the page cache, which is the host-memory model cache: where they are in it already, they are
  * converted or copied from where they lie, under a lease on the file; else they are read in large pieces, by as many
- * threads as there are, so that reading and conversion overlap.
+ * threads as there are, so that reading and conversion overlap. A load that the page cache could not keep is read past
+ * it (O_DIRECT). On their way past the cache, or to a device, units go through a ring of each thread (`UnitRing`).
  */
 export class TensorLoader {
   readonly #memory: PoolMemory;
@@ -58,18 +66,21 @@ export class TensorLoader {
   readonly #options: Required<Omit<TensorLoaderOptions, 'peers_socket' | 'resident' | 'peer_bytes_min'>>;
   readonly #peers: PeerShare | undefined;
   readonly #folder: string;
+  /** Filesystems that do not read past the page cache, by the device of their files. */
+  readonly #refusing = new Set<bigint>();
   readonly #helpers: { worker: Worker; port: MessagePort }[] = [];
 
   constructor(
-    { ggml, addressable, host_buffer_type }: Backend,
+    { ggml, upload }: Backend,
     memory: PoolMemory,
     { peers_socket, resident, peer_bytes_min, ...options }: TensorLoaderOptions,
   ) {
     this.#memory = memory;
-    this.#upload = addressable ? undefined : { host_buffer_type };
+    this.#upload = upload;
     this.#unitLoader = new UnitLoader(ggml);
     this.#folder = ggml.libraries.folder;
-    this.#options = { unit_bytes: default_unit_bytes, mapped: true, ...options };
+    const past_cache = (load_bytes: number): boolean => !this.#cacheKeeps(load_bytes);
+    this.#options = { unit_bytes: default_unit_bytes, mapped: true, past_cache, ...options };
     this.#peers =
       peers_socket === undefined
         ? undefined
@@ -90,12 +101,15 @@ export class TensorLoader {
     contents?: ContentHashes,
   ): TensorLoading {
     const { unit_bytes } = this.#options;
-    const source = new OpenModelFile(file, this.#options.mapped && !this.#upload);
+    const source = new OpenModelFile(file, this.#accessTo(file, tensors));
+    if (source.direct_refused !== undefined) this.#refusing.add(file.device);
     const offered = contents && this.#peers?.cut(file, tensors, unit_bytes, contents);
     const work: LoadWork = {
       descriptor: source.descriptor,
       path: file.path,
+      size_bytes: Number(file.size_bytes),
       mapping: source.mapping,
+      direct: source.direct,
       layouts: this.#memory.layouts.map(({ spans }) => spans),
       upload: this.#upload,
       units: offered?.units ?? cutIntoUnits(tensors, unit_bytes),
@@ -109,7 +123,25 @@ export class TensorLoader {
       return this.#unitLoader.open(begun);
     };
     const fetching = offered && this.#peers!.begin(work, offered);
-    return new TensorLoading({ source, work, start, fetching, onProgress });
+    const onDirectRefused = (): void => void this.#refusing.add(file.device);
+    return new TensorLoading({ source, work, start, fetching, onProgress, onDirectRefused });
+  }
+
+  /** A filesystem that has refused direct reads once is not asked again. */
+  #accessTo({ device }: FileVersion, tensors: readonly TensorLoad[]): FileAccess {
+    const bytes = tensors.reduce(
+      (sum, { parts }) => parts.reduce((part, { size_bytes }) => part + size_bytes, sum),
+      0,
+    );
+    const direct = !this.#refusing.has(device) && this.#options.past_cache(bytes);
+    // On its way to a device a byte is copied once in any case.
+    return { mapped: this.#options.mapped && (direct || !this.#upload), direct };
+  }
+
+  /** What is still to be written of a pool in host memory takes from what files could have. */
+  #cacheKeeps(load_bytes: number): boolean {
+    const { bytes, resident_bytes } = this.#memory;
+    return fitsHostCache(load_bytes, pageCacheRoom_bytes() - Math.max(0, bytes - resident_bytes));
   }
 
   /** Ends the threads. No load may be under way. */

@@ -48,6 +48,8 @@ interface Begun {
   start(work: LoadWork): Share;
   fetching: Fetching | undefined;
   onProgress(progress: LoadProgress): void;
+  /** The filesystem refused a read past the page cache. */
+  onDirectRefused(): void;
 }
 
 /** One load under way: looked after by the thread that began it, between other things that it does. */
@@ -56,6 +58,7 @@ export class TensorLoading {
   readonly #start: Begun['start'];
   readonly #fetching: Fetching | undefined;
   readonly #onProgress: (progress: LoadProgress) => void;
+  readonly #onDirectRefused: () => void;
   readonly #bytes_total: number;
   readonly #started = performance.now();
   #work: LoadWork;
@@ -69,10 +72,12 @@ export class TensorLoading {
   #peers: PeerPart[] = [];
   /** Of counters that are used no more. */
   #legs_before: readonly LoadLeg[] = [];
+  #direct_errno = 0;
   /** What no peer could bring was begun. */
   #rest = false;
 
-  constructor({ source, work, start, fetching, onProgress }: Begun) {
+  constructor({ source, work, start, fetching, onProgress, onDirectRefused }: Begun) {
+    this.#onDirectRefused = onDirectRefused;
     this.#source = source;
     this.#work = work;
     this.#start = start;
@@ -89,6 +94,15 @@ export class TensorLoading {
   /** Once it is over: what came from the memory of other nodes. */
   get peers(): readonly PeerPart[] {
     return this.#peers;
+  }
+
+  /** Whether bytes came past the page cache, or what was against it; undefined: they were not to. */
+  get past_cache(): string | undefined {
+    const { direct, direct_refused } = this.#source;
+    const errno = this.#direct_errno || this.#counters.direct_errno;
+    if (direct_refused !== undefined || errno > 0)
+      return `through the page cache, which cannot keep it: its filesystem refuses direct reads (${direct_refused ?? `errno ${errno}`})`;
+    return direct ? 'past the page cache, which could not keep it' : undefined;
   }
 
   /** What its threads did so far, by part of the way. */
@@ -141,6 +155,7 @@ export class TensorLoading {
     if (!counters.failed && this.#loadRest()) return false;
     this.#endPeers();
     this.#share.end();
+    if (counters.direct_errno > 0) this.#onDirectRefused();
     try {
       const failure = counters.failure;
       if (failure) {
@@ -168,6 +183,7 @@ export class TensorLoading {
     this.#share?.end();
     this.#bytes_before += this.#counters.bytes;
     this.#legs_before = this.legs;
+    this.#direct_errno = this.#counters.direct_errno;
     const { shared: _, ...same } = this.#work;
     this.#work = { ...same, units, counters: new LoadCounters().shared };
     this.#counters = new LoadCounters(this.#work.counters);

@@ -1,35 +1,35 @@
 import koffi from 'koffi';
-import { leaseHolds } from '../../../native/file-lease.ts';
-import { type Ggml, GgmlType, tensorLayout } from '../../../native/ggml.ts';
-import {
-  isInPageCache,
-  moveMemory,
-  pageSize_bytes,
-  populateForReading,
-  readCachedInto,
-  readInto,
-} from '../../../native/memory-map.ts';
+import { type Ggml, tensorLayout } from '../../../native/ggml.ts';
+import { moveMemory, populateForReading } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { loadStreamCopy } from '../../../native/stream-copy.ts';
-import { type Place, placeIn } from '../../backend/pool-memory.ts';
+import { DeviceCopies } from '../../backend/device/device-copies.ts';
+import { placeIn } from '../../backend/pool-memory.ts';
 import { refusedWeights, writeWeights } from '../../engine/checked-weights.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
+import { cachedSource, isInMemory, pagesOf, ReadFailure, readFully } from './read-file.ts';
+import { type StagingMemory, stagingMemory } from './staging-memory.ts';
+import { UnitRing } from './unit-ring.ts';
 
 /**
  * Of a piece that is copied past the caches. Lower: more pieces of which it takes as long to ask where they are as to
  * copy them; higher: fewer that are copied quickly.
  */
 const streamed_bytes_min = 128 * 1024;
-/** Beyond every piece: ggml compares what is written with the size of the tensor. */
-const any_bytes = 2 ** 50;
+/**
+ * A unit that cannot be cut may be as large as a tensor: beyond this it is read alone, and not with others ahead of it.
+ * Lower: fewer units are read ahead; higher: a thread may have more memory.
+ */
+const ring_unit_bytes_max = 16 * 1024 * 1024;
 
 /** Of a load, what one thread does. */
 interface Share {
   work: LoadWork;
   structs: TensorStructs;
   counters: LoadCounters;
+  claims: GroupClaims | undefined;
 }
 
 /** Where bytes of the file lie in memory. */
@@ -39,26 +39,41 @@ type Staged = (range: FileRange) => Pointer;
 export class UnitLoader {
   readonly #ggml: Ggml;
   readonly #streamCopy = loadStreamCopy();
+  readonly #ring: UnitRing;
   #staging: StagingMemory | undefined;
+  #copies: DeviceCopies | undefined;
 
   constructor(ggml: Ggml) {
     this.#ggml = ggml;
+    this.#ring = new UnitRing(ggml);
   }
 
   /** Takes units until none are left. What fails is told through the counters. */
   run(work: LoadWork): void {
-    const share = this.open(work);
-    while (share.step());
-    share.end();
+    const share = this.#share(work);
+    const { counters } = share;
+    if (!needsRing(work)) while (this.#step(share));
+    else {
+      this.#ring.prepare(work, this.#copies);
+      // What is on its way when a step ends is this thread's still.
+      counters.enter();
+      try {
+        while (this.#ringStep(share, this.#ring.ahead(work)));
+      } finally {
+        this.#ring.settle(counters);
+        counters.leave();
+      }
+    }
+    share.structs.free();
   }
 
   /** This thread's share of a load, to be done unit by unit; `end` frees what it needed. */
   open(work: LoadWork): { step(): boolean; end(): void } {
-    const structs = new TensorStructs(this.#ggml, work);
-    const claims = work.shared && new GroupClaims(work.shared.claims);
-    const counters = new LoadCounters(work.counters);
-    const share: Share = { work, structs, counters };
-    return { step: () => this.#step(share, claims), end: () => structs.free() };
+    const share = this.#share(work);
+    const ring = needsRing(work);
+    if (ring) this.#ring.prepare(work, this.#copies);
+    const step = ring ? () => this.#settledStep(share) : () => this.#step(share);
+    return { step, end: () => share.structs.free() };
   }
 
   /**
@@ -66,36 +81,77 @@ export class UnitLoader {
    * @returns their bytes
    */
   place(work: LoadWork, units: readonly Unit[], staged: Staged): number {
-    const structs = new TensorStructs(this.#ggml, work);
-    const share: Share = { work, structs, counters: new LoadCounters(work.counters) };
+    const share = this.#share(work);
     try {
       let bytes = 0;
       for (const piece of units.flat()) {
         this.#load(share, piece, staged);
         bytes += piece.bytes;
       }
+      this.#copies?.finish();
       return bytes;
     } finally {
-      structs.free();
+      share.structs.free();
     }
   }
 
+  #share(work: LoadWork): Share {
+    if (work.upload) this.#copies ??= new DeviceCopies(this.#ggml, work.upload.device);
+    return {
+      work,
+      structs: new TensorStructs(this.#ggml, work),
+      counters: new LoadCounters(work.counters),
+      claims: work.shared && new GroupClaims(work.shared.claims),
+    };
+  }
+
   /** @returns whether a unit was left to take */
-  #step(share: Share, claims: GroupClaims | undefined): boolean {
+  #step(share: Share): boolean {
+    return this.#guarded(share, () => {
+      const unit = takeUnit(share);
+      if (unit) this.#loadUnit(share, unit);
+      return unit !== undefined;
+    });
+  }
+
+  /** As `#step`; nothing is on its way when it returns. */
+  #settledStep(share: Share): boolean {
+    return this.#guarded(share, () => {
+      try {
+        return this.#ringStep(share, 1);
+      } finally {
+        this.#ring.settle(share.counters);
+      }
+    });
+  }
+
+  /**
+   * Begins as many units as are to be read ahead, and places the oldest of them.
+   * @returns whether there was one
+   */
+  #ringStep(share: Share, ahead: number): boolean {
     const { work, counters } = share;
+    const ring = this.#ring;
+    return this.#guarded(share, () => {
+      while (ring.waiting < ahead) {
+        const unit = takeUnit(share);
+        if (!unit) break;
+        if (bytesOf(unit) <= ring_unit_bytes_max) ring.begin(work, counters, unit);
+        else this.#loadUnit(share, unit);
+      }
+      if (ring.waiting === 0 || counters.stopped) return false;
+      const { unit, addressOf } = ring.next(work, counters);
+      for (const piece of unit) this.#load(share, piece, addressOf);
+      ring.placed();
+      counters.finish(bytesOf(unit));
+      return true;
+    });
+  }
+
+  #guarded({ work, counters }: Share, act: () => boolean): boolean {
     counters.enter();
     try {
-      const index = counters.take(work.units.length);
-      if (index === undefined) return false;
-      // A peer brings it, or has tried to.
-      if (claims && !claims.takeForFile(work.shared!.group_of[index]!)) return true;
-      let bytes = 0;
-      for (const piece of work.units[index]!) {
-        this.#load(share, piece);
-        bytes += piece.bytes;
-      }
-      counters.finish(bytes);
-      return true;
+      return act();
     } catch (error) {
       // Whatever it is, the tensors are not whole, and the thread that waits must hear of it.
       if (error instanceof ReadFailure) counters.fail({ what: error.message, because: error.because });
@@ -108,7 +164,20 @@ export class UnitLoader {
     }
   }
 
+  #loadUnit(share: Share, unit: Unit): void {
+    for (const piece of unit) this.#load(share, piece);
+    this.#copies?.finish();
+    share.counters.finish(bytesOf(unit));
+  }
+
   free(): void {
+    this.#freeStaging();
+    this.#ring.free();
+    this.#copies?.free();
+    this.#copies = undefined;
+  }
+
+  #freeStaging(): void {
     this.#staging?.free();
     this.#staging = undefined;
   }
@@ -118,10 +187,12 @@ export class UnitLoader {
     if (piece.kind === 'plain') {
       const place = placeIn(work.layouts[0]!, piece.pool_offset);
       const range = { offset_bytes: piece.file_offset, size_bytes: piece.bytes };
-      if (work.upload) {
+      if (this.#copies) {
         const source = staged?.(range) ?? this.#stage(share, [range], undefined);
         const began_ms = performance.now();
-        this.#ggml.ggml_backend_tensor_set(structs.bytesAt(place), source, 0, piece.bytes);
+        this.#copies.write(place, source, piece.bytes);
+        // The one place where bytes are read to serves the next piece, too.
+        if (!staged) this.#copies.finish();
         counters.wentBy('upload', piece.bytes, began_ms);
       } else if (staged || !this.#stream(share, place.address, range))
         copyRange(share, place.address, range, staged);
@@ -154,7 +225,7 @@ export class UnitLoader {
   #stage(share: Share, ranges: readonly FileRange[], staged: Staged | undefined): Pointer {
     const bytes = ranges.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
     if (!this.#staging || this.#staging.bytes < bytes) {
-      this.free();
+      this.#freeStaging();
       this.#staging = stagingMemory(this.#ggml, share.work.upload?.host_buffer_type, bytes);
     }
     let { address } = this.#staging;
@@ -166,22 +237,23 @@ export class UnitLoader {
   }
 }
 
-/** Where bytes of the file come together before they are converted or given to the device. */
-interface StagingMemory {
-  address: Pointer;
-  bytes: number;
-  free(): void;
+/** Whether units come together in memory before they are placed, so that others are under way meanwhile. */
+function needsRing({ upload, direct }: LoadWork): boolean {
+  return upload !== undefined || direct !== undefined;
 }
 
-/** @param hostType of page-locked memory, from which a device copies by itself; undefined, or none left: any memory */
-function stagingMemory(ggml: Ggml, hostType: Pointer | undefined, bytes: number): StagingMemory {
-  const buffer = hostType === undefined ? null : ggml.ggml_backend_buft_alloc_buffer(hostType, bytes);
-  if (buffer) {
-    const address = ggml.ggml_backend_buffer_get_base(buffer)!;
-    return { address, bytes, free: () => ggml.ggml_backend_buffer_free(buffer) };
+/** The next unit that this side of a load brings. */
+function takeUnit({ work, counters, claims }: Share): Unit | undefined {
+  for (;;) {
+    const index = counters.take(work.units.length);
+    if (index === undefined) return undefined;
+    // Else a peer brings it, or has tried to.
+    if (!claims || claims.takeForFile(work.shared!.group_of[index]!)) return work.units[index]!;
   }
-  const address = koffi.alloc('uint8_t', bytes) as Pointer;
-  return { address, bytes, free: () => koffi.free(address) };
+}
+
+function bytesOf(unit: Unit): number {
+  return unit.reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
 /** The bytes of a piece in one place of the memory; undefined where they must be brought together, or read. */
@@ -204,63 +276,11 @@ function copyRange(share: Share, address: Pointer, range: FileRange, staged: Sta
   else readFully(share, address, range);
 }
 
-/**
- * Bytes of the file in the page cache itself, which saves a copy; undefined where they must be read: they are not there
- * yet, or nothing keeps the file from being cut off meanwhile.
- */
-function cachedSource({ mapping, descriptor }: LoadWork, range: FileRange): Pointer | undefined {
-  if (mapping === undefined || !leaseHolds(descriptor)) return undefined;
-  const address = mapping + BigInt(range.offset_bytes);
-  return isInMemory(address, range.size_bytes) ? address : undefined;
-}
-
-function isInMemory(address: Pointer, size_bytes: number): boolean {
-  const { begin, bytes } = pagesOf(address, size_bytes);
-  return isInPageCache(begin, bytes);
-}
-
-/** The whole pages that some bytes lie in; the last one may end behind them. */
-function pagesOf(address: Pointer, size_bytes: number): { begin: Pointer; bytes: number } {
-  const before = address % BigInt(pageSize_bytes());
-  return { begin: address - before, bytes: size_bytes + Number(before) };
-}
-
-class ReadFailure extends Error {
-  readonly because: string;
-
-  constructor(message: string, because: string) {
-    super(message);
-    this.because = because;
-  }
-}
-
 /** Some of a tensor are NaN or infinite; its message is the tensor's name. */
 class RefusedWeights extends Error {}
 
 function stackOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? error.message) : String(error);
-}
-
-function readFully({ work, counters }: Share, address: Pointer, range: FileRange): void {
-  const { descriptor, path } = work;
-  let began_ms = performance.now();
-  const cached = readCachedInto(address, descriptor, range.offset_bytes, range.size_bytes);
-  if (cached > 0) counters.wentBy('cache', cached, began_ms);
-  if (cached === range.size_bytes) return;
-  began_ms = performance.now();
-  for (let done = cached; done < range.size_bytes; ) {
-    const offset = range.offset_bytes + done;
-    const count = readInto(address + BigInt(done), descriptor, offset, range.size_bytes - done);
-    if (count < 0)
-      throw new ReadFailure(`${path} cannot be read`, `pread at byte ${offset} failed with errno ${-count}`);
-    if (count === 0)
-      throw new ReadFailure(
-        `${path} ended while its weights were read`,
-        `byte ${offset} was asked for and is not there`,
-      );
-    done += count;
-  }
-  counters.wentBy('disk', range.size_bytes - cached, began_ms);
 }
 
 /** Tensor structs that are pointed at one place of the pool after another, one a shape and layout. */
@@ -289,19 +309,6 @@ class TensorStructs {
     ggml.ggml_backend_tensor_alloc(buffer, tensor, address);
     this.#known.set(key, { context, tensor });
     return tensor;
-  }
-
-  /** A tensor of any size at a place: bytes as they are. */
-  bytesAt({ buffer, address }: Place): Pointer {
-    let known = this.#known.get('bytes');
-    if (!known) {
-      const context = this.#context();
-      known = { context, tensor: this.#ggml.ggml_new_tensor_1d(context, GgmlType.I8, any_bytes)! };
-      this.#known.set('bytes', known);
-    }
-    koffi.encode(known.tensor, tensorLayout.buffer, 'void *', buffer);
-    koffi.encode(known.tensor, tensorLayout.data, 'void *', address);
-    return known.tensor;
   }
 
   #context(): Pointer {

@@ -77,6 +77,7 @@ class GroupLoader {
   readonly #client: PeerClient;
   readonly #units: UnitLoader;
   readonly #tell: (news: PeerNews) => void;
+  readonly #clock: PeerClock;
 
   constructor(
     work: PeerWork,
@@ -90,6 +91,7 @@ class GroupLoader {
     this.#client = client;
     this.#units = units;
     this.#tell = tell;
+    this.#clock = new PeerClock(new LoadCounters(work.load.counters));
   }
 
   /** Brings group after group, until none is left that a peer has. */
@@ -126,8 +128,30 @@ class GroupLoader {
 
   /** @throws Error: it did not come whole, or is not what it was asked for as */
   async #bring(index: number, peer: Peer): Promise<void> {
-    const { ranges, contents = [], units } = this.#work.groups[index]!;
+    const { ranges, units } = this.#work.groups[index]!;
     const staged = new StagedRanges(ranges);
+    try {
+      await this.#fetch(index, peer, staged);
+      const counters = new LoadCounters(this.#work.load.counters);
+      counters.enter();
+      try {
+        if (!this.#claims.beginPlacing(index)) return;
+        const bytes = this.#units.place(this.#work.load, units, (range) => staged.addressOf(range));
+        this.#claims.placed(index);
+        counters.finish(bytes);
+        this.#tell({ node: peer.node, bytes });
+      } finally {
+        counters.leave();
+      }
+    } finally {
+      staged.free();
+    }
+  }
+
+  async #fetch(index: number, peer: Peer, staged: StagedRanges): Promise<void> {
+    const { ranges, contents = [] } = this.#work.groups[index]!;
+    let came_bytes = 0;
+    this.#clock.begin();
     try {
       // All of them have ended before their memory is given back, also where one failed.
       const fetched = await Promise.allSettled(
@@ -144,20 +168,31 @@ class GroupLoader {
         const found = createHash('sha256').update(staged.memoryOf(ranges[at]!)).digest('base64url');
         if (found !== content) throw new Error(`what it sent as tensor ${content} has the hash ${found}`);
       });
-      const counters = new LoadCounters(this.#work.load.counters);
-      counters.enter();
-      try {
-        if (!this.#claims.beginPlacing(index)) return;
-        const bytes = this.#units.place(this.#work.load, units, (range) => staged.addressOf(range));
-        this.#claims.placed(index);
-        counters.finish(bytes);
-        this.#tell({ node: peer.node, bytes });
-      } finally {
-        counters.leave();
-      }
+      came_bytes = ranges.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
     } finally {
-      staged.free();
+      this.#clock.end(came_bytes);
     }
+  }
+}
+
+/** The time in which anything comes from peers, however many groups come at once. */
+class PeerClock {
+  readonly #counters: LoadCounters;
+  #under_way = 0;
+  #since_ms = 0;
+
+  constructor(counters: LoadCounters) {
+    this.#counters = counters;
+  }
+
+  begin(): void {
+    if (this.#under_way++ === 0) this.#since_ms = performance.now();
+  }
+
+  end(came_bytes: number): void {
+    this.#under_way--;
+    this.#counters.wentBy('peer', came_bytes, this.#since_ms);
+    this.#since_ms = performance.now();
   }
 }
 

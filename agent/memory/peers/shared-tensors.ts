@@ -15,13 +15,28 @@ interface Place {
   range: FileRange;
 }
 
-/** Tensors of this worker's model files that its node has in memory, for peers that load the same ones. */
+/** What lies in the pool of this worker as in files. Who asks waits for the iteration that runs now. */
+export interface PooledTensors {
+  /** @returns indices */
+  held(contents: readonly string[]): Promise<number[]>;
+  /** @returns undefined where the tensor is not there any more */
+  read(range: TensorRange): Promise<Uint8Array | undefined>;
+}
+
+/**
+ * Tensors of this worker's model files that its node has in memory, or the worker in its pool, for peers that load the
+ * same ones. They are taken from the page cache where it has them: the pool is read by the thread that computes.
+ */
 export class SharedTensors {
   readonly #hashes: ContentHashCache;
+  readonly #pool: PooledTensors;
   readonly #places = new Map<string, Place>();
+  /** The last read of the pool: one at a time, so that at most one range lies between two iterations. */
+  #reading: Promise<unknown> = Promise.resolve();
 
-  constructor(hashes: ContentHashCache) {
+  constructor(hashes: ContentHashCache, pool: PooledTensors) {
     this.#hashes = hashes;
+    this.#pool = pool;
   }
 
   /** The tensors of a file that was hashed can be asked for. */
@@ -33,8 +48,35 @@ export class SharedTensors {
     for (const [key, content] of contents) this.#places.set(content, { file, range: rangeOfKey(key) });
   }
 
-  /** @returns indices of those that are in the page cache now */
+  /** @returns indices of those that are in the page cache or the pool now */
   async held(contents: readonly string[]): Promise<number[]> {
+    const cached = await this.#cached(contents);
+    const others = [...contents.keys()].filter((index) => !cached.has(index));
+    if (others.length === 0) return [...cached];
+    const pooled = await this.#pool.held(others.map((index) => contents[index]!));
+    return [...cached, ...pooled.map((at) => others[at]!)];
+  }
+
+  /**
+   * Bytes of a tensor that are not in the page cache.
+   * @returns undefined where the cache has them, or the pool has not
+   */
+  async readPooled(range: TensorRange): Promise<Uint8Array | undefined> {
+    if (this.#isCached(range)) return undefined;
+    const read = this.#reading.then(() => this.#pool.read(range));
+    this.#reading = read.catch(() => undefined);
+    return read;
+  }
+
+  #isCached({ content, offset, bytes }: TensorRange): boolean {
+    const place = this.#places.get(content);
+    if (!place || offset + bytes > place.range.size_bytes) return false;
+    const { offset_bytes } = place.range;
+    const [cached] = residentRanges(place.file, [{ offset_bytes: offset_bytes + offset, size_bytes: bytes }]);
+    return cached!;
+  }
+
+  async #cached(contents: readonly string[]): Promise<ReadonlySet<number>> {
     const byPath = new Map<string, { index: number; place: Place }[]>();
     contents.forEach((content, index) => {
       const place = this.#places.get(content);
@@ -43,11 +85,13 @@ export class SharedTensors {
       if (known) known.push({ index, place });
       else byPath.set(place.file.path, [{ index, place }]);
     });
-    const held: number[] = [];
+    const held = new Set<number>();
     for (const asked of byPath.values()) {
       const ranges = asked.map(({ place }) => place.range);
       const resident = await residentRangesInTurns(asked[0]!.place.file, ranges);
-      held.push(...asked.filter((_, at) => resident[at]).map(({ index }) => index));
+      asked.forEach(({ index }, at) => {
+        if (resident[at]) held.add(index);
+      });
     }
     return held;
   }

@@ -15,6 +15,7 @@ import { tmpdir } from 'node:os';
 import { basename, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { keptFolder } from '../../../cli/package/made-once.ts';
 import { packageRoot } from '../../../host/package-root.ts';
 import { fabricLibraryPath, transferLibraryPath } from '../../../native/fabric/library-files.ts';
 import { UserHome } from '../../cluster/user-home.ts';
@@ -38,6 +39,32 @@ beforeAll(() => {
 }, 480_000);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+describe('npm run package -- --cuda', () => {
+  const make = (...args: string[]) => {
+    const argv = [join(root, 'dist/cli/package/main.js'), '--out', folder, '--cuda', ...args];
+    return spawnSync(process.execPath, argv, { encoding: 'utf8', timeout: 60_000 });
+  };
+
+  it('takes no file but the one whose libraries were chosen', () => {
+    const kept = readdirSync(keptFolder).some((name) => name.startsWith('cuda-'));
+    const wrong = join(folder, 'wrong.tgz');
+    writeFileSync(wrong, 'something else');
+    const { status, stderr } = make('--from', wrong);
+    // Once they are kept, no file is asked for.
+    if (kept) expect(status, stderr).toBe(0);
+    else {
+      expect(status).not.toBe(0);
+      expect(stderr).toMatch(/wrong\.tgz is not @node-llama-cpp\/linux-x64-cuda@/);
+    }
+  });
+
+  it('says where there are no such libraries', () => {
+    const { status, stderr } = make('--arch', 'arm64');
+    expect(status).not.toBe(0);
+    expect(stderr).toMatch(/no libraries with a backend for cuda on arm64[\s\S]*native\.library_dir/);
+  });
+});
 
 /** The archive is made, unpacked elsewhere, and used with nothing in the environment. */
 describe('npm run package', () => {

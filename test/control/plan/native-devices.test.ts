@@ -4,7 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { offersOf } from '../../../control/plan/site-offers.ts';
-import { addedLibraries, withAddedLibraries } from '../../../control/state/native-libraries.ts';
+import {
+  addedLibraries,
+  packagedFolder,
+  withAddedLibraries,
+} from '../../../control/state/native-libraries.ts';
 import { type SiteConfig, siteSchema } from '../../../spec/site.ts';
 import { stateLayout } from '../../../spec/state-layout.ts';
 
@@ -54,5 +58,22 @@ describe('the native engine on GPUs', () => {
     symlinkSync('cuda-1', link);
     expect(withAddedLibraries(site(), layout).native.library_dir).toBe(join(added, 'cuda-1'));
     expect(withAddedLibraries(site('/opt/ggml'), layout).native.library_dir).toBe('/opt/ggml');
+  });
+
+  test('takes what came with hpcserve, unless something was added or named', () => {
+    const layout = stateLayout(join(folder, 'packaged'), 'lab');
+    const root = join(folder, 'installed');
+    expect(withAddedLibraries(site(), layout, root)).toEqual(site());
+    const packaged = packagedFolder(root, 'cuda');
+    mkdirSync(packaged, { recursive: true });
+    writeFileSync(join(packaged, 'libggml-cuda.so'), '');
+    const found = withAddedLibraries(site(), layout, root);
+    expect(found.native.library_dir).toBe(packaged);
+    expect(native(found)).toEqual({ available: true });
+    const { folder: added, link } = addedLibraries(layout);
+    mkdirSync(join(added, 'vulkan-1'), { recursive: true });
+    symlinkSync('vulkan-1', link);
+    expect(withAddedLibraries(site(), layout, root).native.library_dir).toBe(join(added, 'vulkan-1'));
+    expect(withAddedLibraries(site('/opt/ggml'), layout, root).native.library_dir).toBe('/opt/ggml');
   });
 });

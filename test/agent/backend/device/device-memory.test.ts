@@ -21,7 +21,7 @@ describe.skipIf(!isThere)(`the memory of a Vulkan device${lacking}`, () => {
     expect(ggmlDevices(ggml).map(({ name }) => name)).toContain('Vulkan0');
     expect(backend.addressable).toBe(false);
     expect(backend.memory().total_bytes).toBeGreaterThan(64 * mib);
-    expect(ggml.ggml_backend_buft_is_host(backend.host_buffer_type!)).toBe(true);
+    expect(ggml.ggml_backend_buft_is_host(backend.upload!.host_buffer_type!)).toBe(true);
     expect(ggml.ggml_backend_buft_is_host(backend.plain)).toBe(false);
     expect(() => deviceBackend(ggml, 'Vulkan7')).toThrow(HpcserveError);
     expect(() => deviceBackend(ggml, 'CPU')).toThrow('there is no device CPU');
@@ -130,7 +130,9 @@ function backendOf(backend: ReturnType<typeof vulkan>['backend']): typeof backen
     description: backend.description,
     plain: backend.plain,
     addressable: backend.addressable,
-    host_buffer_type: backend.host_buffer_type,
+    upload: backend.upload,
+    readAll: (copies) => backend.readAll(copies),
+    writeAll: (copies) => backend.writeAll(copies),
     invariant_rows: backend.invariant_rows,
     kernels_left_out: [],
     memory: () => backend.memory(),

@@ -19,7 +19,7 @@ import { UnitLoader } from '../../../../agent/memory/load/unit-loader.ts';
 import { GroupClaims } from '../../../../agent/memory/peers/group-claims.ts';
 import { loadFromPeers, type PeerNews } from '../../../../agent/memory/peers/peer-loader.ts';
 import { contentsSchema, tensorRangeOf } from '../../../../agent/memory/peers/peer-messages.ts';
-import { SharedTensors } from '../../../../agent/memory/peers/shared-tensors.ts';
+import { type PooledTensors, SharedTensors } from '../../../../agent/memory/peers/shared-tensors.ts';
 import type { WeightLoad } from '../../../../agent/memory/pooled-loading.ts';
 import { loadGgml } from '../../../../native/ggml.ts';
 import { engineOptions, generate, model, prompt } from '../../engine/support.ts';
@@ -32,6 +32,11 @@ const hashes = new ContentHashCache(join(folder, 'tensors'));
 const session_id = 'ab'.repeat(16);
 const question = prompt(40, 1000, 9);
 
+const nothingPooled: PooledTensors = {
+  held: () => Promise.resolve([]),
+  read: () => Promise.resolve(undefined),
+};
+
 /** How the peer sends a range. */
 type Sending = (descriptor: number, start: number, bytes: number, response: ServerResponse) => void;
 
@@ -42,7 +47,7 @@ const wellSent: Sending = (fd, start, bytes, response) => {
 /** The node agent as a worker sees it, and behind it one peer that has all tensors of its files. */
 class AgentWithPeer {
   readonly socket: string;
-  readonly tensors = new SharedTensors(hashes);
+  readonly tensors = new SharedTensors(hashes, nothingPooled);
   sending: Sending = wellSent;
   ranges = 0;
   /** So many ranges are refused, since others are read already. */
@@ -221,6 +226,9 @@ describe('a load with a peer', () => {
     const { load } = await loadAndCompare(from, paths[kind], untilThrough());
     expect(fromPeers(load)).toBeGreaterThan(0);
     expect(fromPeers(load)).toBeLessThan(size);
+    const leg = load.legs.find((one) => one.leg === 'peer')!;
+    expect(leg.bytes).toBe(fromPeers(load));
+    expect(leg.thread_ms).toBeGreaterThan(0);
     expect(load.peers.map(({ node, trouble }) => [node, trouble])).toEqual([['n7', undefined]]);
     expect(describeLoad(load)).toMatch(
       / MB came in \d+ ms \(\d+ MB\/s\), \d+ MB of them from the memory of n7; a thread: /,
@@ -340,6 +348,7 @@ describe('a load with a peer', () => {
     const load = {
       descriptor: -1,
       path: '',
+      size_bytes: 0,
       layouts: [],
       upload: undefined,
       units: [],
@@ -355,7 +364,7 @@ describe('a load with a peer', () => {
 });
 
 test('a node offers what is in its page cache, of files that it knows', async () => {
-  const tensors = new SharedTensors(hashes);
+  const tensors = new SharedTensors(hashes, nothingPooled);
   tensors.add(paths.plain);
   const known = [...hashes.read(versionOf(paths.plain))!.values()];
   const contents = ['of no file', ...known];

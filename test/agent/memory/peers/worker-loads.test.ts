@@ -1,13 +1,14 @@
 /** Loads as a device worker does them: beside answers of other models, and ended half-way in every way there is. */
-import { copyFileSync, mkdtempSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { type IncomingMessage, request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeEach, expect, test } from 'vitest';
-import { ContentHashCache } from '../../../../agent/memory/content-hashes.ts';
+import { ContentHashCache, rangeOfKey } from '../../../../agent/memory/content-hashes.ts';
 import { fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
-import { heldSchema } from '../../../../agent/memory/peers/peer-messages.ts';
+import { heldSchema, rangePath } from '../../../../agent/memory/peers/peer-messages.ts';
 import { type DeviceReport, deviceReportSchema } from '../../../../spec/device-report.ts';
 import type { PoolReport } from '../../../../spec/pool-report.ts';
 import { agentPaths } from '../../../../spec/wire.ts';
@@ -235,6 +236,61 @@ test('files that have tensors in common share them once they were hashed', async
   );
   await worker.load({ name: 'second', model_path: copy });
   expect((await poolOf()).weights_bytes).toBe(weights_bytes);
+});
+
+/** The body of an answer as it came. */
+async function bytesOf(path: string): Promise<{ status: number; body: Buffer }> {
+  const response = await new Promise<IncomingMessage>((resolve, reject) => {
+    request({ socketPath: worker.socket, path }, resolve).once('error', reject).end();
+  });
+  return { status: response.statusCode!, body: Buffer.concat(await response.toArray()) };
+}
+
+test('tensors that are in the pool alone are given to peers, until they give way', async () => {
+  const cache_dir = join(folder, 'pool-cache');
+  const path = join(folder, 'forgotten.gguf');
+  copyFileSync(await model('tiny-llama', 'F32'), path);
+  await worker.load({ name: 'first', model_path: path });
+  const { weights_bytes } = await poolOf();
+  await worker.close();
+  worker = new WorkerHarness();
+  await worker.configure({}, { cache_dir, pool_bytes: 2.2 * weights_bytes });
+  await worker.load({ name: 'first', model_path: path, kv_tokens: 64 });
+  const hashes = new ContentHashCache(join(cache_dir, 'tensors'));
+  await learnContents(hashes, path);
+  const known = [...hashes.read(fileVersion(path, statSync(path, { bigint: true })))!];
+  const held = async (): Promise<number[]> => {
+    // One that nobody has: the thread that computes is asked, too.
+    const contents = [...known.map(([, content]) => content), 'A'.repeat(43)];
+    const { status, text } = await worker.post(agentPaths.tensors, { contents });
+    expect(status, text).toBe(200);
+    return heldSchema.parse(JSON.parse(text)).held;
+  };
+  await eventually(async () => (await held()).length === known.length, 'all to be named', 20_000);
+  const file = readFileSync(path);
+  // Neither a page cache nor a file has them any more.
+  rmSync(path);
+  expect(await held()).toHaveLength(known.length);
+  for (const [key, content] of known) {
+    const { offset_bytes, size_bytes } = rangeOfKey(key);
+    const asked = rangePath(`${agentPaths.tensors}/`, { content, offset: 3, bytes: size_bytes - 3 });
+    const { status, body: bytes } = await bytesOf(asked);
+    expect(status).toBe(200);
+    expect(Buffer.compare(bytes, file.subarray(offset_bytes + 3, offset_bytes + size_bytes))).toBe(0);
+  }
+  worker.send({ type: 'unload', name: 'first' });
+  for (const seed of [2, 3])
+    await worker.load({
+      name: `m${seed}`,
+      model_path: await model('tiny-llama', 'F32', seed),
+      kv_tokens: 64,
+    });
+  const left = new Set(await held());
+  expect(left.size).toBeLessThan(known.length);
+  for (const [index, [, content]] of known.entries()) {
+    const asked = rangePath(`${agentPaths.tensors}/`, { content, offset: 0, bytes: 4 });
+    expect((await bytesOf(asked)).status).toBe(left.has(index) ? 200 : 404);
+  }
 });
 
 test.each([
