@@ -3,6 +3,7 @@
 import { alwaysOnReplicas } from '../solver/locality/always-on-floor.ts';
 import { type ErrorJson, HpcserveError } from '../spec/errors/error.ts';
 import { concurrencyOf } from '../spec/launch.ts';
+import { plannedName } from '../spec/model-pools.ts';
 import { stageBounds } from '../spec/model-yaml.ts';
 import type { PlannedGroup, PlannedLaunch, PlannedWorkload } from '../spec/plan.ts';
 import { inspectGateway } from './gateway/process.ts';
@@ -217,7 +218,7 @@ function reportDeployment(
     pipelines: pipelinesOf(store, state, units),
     ...assess(state, observation),
     models: state.models.map((model) => {
-      const own = units.filter((unit) => unit.model === model.model);
+      const own = units.filter((unit) => plannedName(unit.model, unit.pool) === model.model);
       return {
         name: model.model,
         engine: model.engine,

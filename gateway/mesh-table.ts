@@ -124,6 +124,8 @@ function modelRow({ served, ...load }: Replica<SessionLink>): object {
     precision: served.precision,
     context_tokens: served.context_tokens,
     slo: served.slo,
+    pool: served.pool,
+    handover_tokens_min: load.handover_tokens_min,
     error: served.error,
     state: load.state,
     running: load.running,

@@ -313,6 +313,7 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
     if (!isAmount(queried_tokens) || !isAmount(found_tokens))
       throw new Error('a heartbeat holds an impossible count of tokens');
     const { bytes, resident_bytes, load_bytes_per_s, promised_share = 0 } = load.weights ?? noWeights;
+    if (!isAmount(load.handover_tokens_min ?? 0)) throw new Error('a heartbeat holds an impossible length');
     for (const size of [bytes, resident_bytes, load_bytes_per_s, promised_share])
       if (!isAmount(size)) throw new Error('a heartbeat holds an impossible size');
   }

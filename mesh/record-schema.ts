@@ -4,6 +4,7 @@
  */
 import { isIP } from 'node:net';
 import { z } from 'zod';
+import { poolNames } from '../spec/model-pools.ts';
 import { scalingStatementSchema } from '../spec/scaling-statement.ts';
 import { lifecycles, loadPhases, type SessionRecord } from '../spec/session-record.ts';
 
@@ -39,6 +40,7 @@ const model = z.object({
   state: z.enum(['pending', 'loading', 'serving', 'stalled', 'draining', 'failed', 'unloaded']),
   precision: text,
   context_tokens: count,
+  pool: z.enum(poolNames).optional(),
   slo: z.object({ ttft_ms: positive.optional(), tpot_ms: positive.optional() }).optional(),
   error: z.string().max(8192).regex(printable, 'has control characters').optional(),
   bytes_loaded: count.optional(),

@@ -152,6 +152,11 @@ export interface ModelLoad {
   streamed?: StreamedWeights;
   /** Absent where the engine does not say. */
   prefix_cache?: PrefixCacheCounts;
+  /**
+   * Of a replica of a prefill pool: prompts of fewer tokens are computed as fast where they are decoded as their KV is
+   * brought there. Absent: not measured yet.
+   */
+  handover_tokens_min?: number;
 }
 
 /** Whether a further request would wait there. */

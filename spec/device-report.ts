@@ -3,6 +3,7 @@
  * it, how long their requests can wait, and what it decided last. Durations are milliseconds, sizes bytes.
  */
 import { z } from 'zod';
+import { poolNames } from './model-pools.ts';
 import { movesReportSchema } from './moves-report.ts';
 import { poolReportSchema } from './pool-report.ts';
 import { streamedWeightsSchema } from './streamed-weights.ts';
@@ -126,6 +127,8 @@ export const deviceReportSchema = z.object({
   scheduler: schedulerSchema,
   /** Of the device since its agent began, or why it is not measured; absent: of an earlier version. */
   energy: z.union([z.object({ joules, at_ms: duration_ms }), z.object({ because: z.string() })]).optional(),
+  /** Of models of which a prefill or decode pool has a replica here. */
+  pools: z.record(z.string(), z.enum(poolNames)).default({}),
   /** Answers that moved to other workers with their KV, and came so; absent where they cannot. */
   moves: movesReportSchema.optional(),
   /** Newest last. */

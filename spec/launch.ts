@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { unitParsersSchema } from './answer-parsers.ts';
 import { meshSettingsSchema, providerId } from './mesh-settings.ts';
+import { poolNames } from './model-pools.ts';
 import { engineNames, modelSchema } from './model-yaml.ts';
 import { sharingSchema } from './sharing-settings.ts';
 
@@ -23,6 +24,8 @@ export const unitSchema = z.strictObject({
   model_path: z.string(),
   /** The model as asked for, with defaults filled in. */
   model: modelSchema,
+  /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */
+  pool: z.enum(poolNames).optional(),
   device_kind: z.enum(['cpu', 'gpu', 'mig']),
   /** Devices it takes on its node; native units of one device share a device worker. */
   device_count: z.int().min(0),

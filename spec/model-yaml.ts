@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { askedParsersSchema } from './answer-parsers.ts';
 import { kernelChoices } from './engine-contract.ts';
+import { devicesSchema, poolsSchema } from './model-pools.ts';
 import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
 import { shareSchema } from './site-share.ts';
@@ -108,6 +109,54 @@ function contradictsJobs(model: ModelSpec, overSites: boolean): string | undefin
   if (model.scaling !== undefined) return 'replicas that follow demand are one job each: leave out scaling';
   if (model.scavenger.replicas > 0)
     return 'replicas on idle nodes are one job each: leave out scavenger.replicas';
+  return undefined;
+}
+
+/** What a model with pools cannot have beside them, by where it stands; undefined where nothing is wrong. */
+function contradictsPools(
+  model: ModelSpec,
+  overSites: boolean,
+): { at: string[]; message: string } | undefined {
+  const { pools, replicas, engine, parallel, weights, scaling, scavenger, min_stable_replicas } = model;
+  if (pools === undefined) return undefined;
+  const wrong = (message: string, ...at: string[]) => ({ at, message });
+  if (replicas !== 1)
+    return wrong(
+      'pools say how many replicas there are: leave out replicas, and write pools.prefill.replicas and pools.decode.replicas',
+      'replicas',
+    );
+  if (engine !== 'auto' && engine !== 'native')
+    return wrong(
+      `pools are of the native engine, and engine is ${engine}: write engine: native, or replicas in place of pools`,
+      'engine',
+    );
+  if (parallel.pipeline !== 1 || (parallel.tensor !== 'auto' && parallel.tensor > 1))
+    return wrong(
+      'a replica of a pool is whole on one device, since KV that is spread over stages does not move: leave out parallel, or write replicas in place of pools',
+      'parallel',
+    );
+  if (weights !== 'resident')
+    return wrong(
+      'replicas of pools keep their weights on their devices: leave out weights, or write replicas in place of pools',
+      'weights',
+    );
+  if (scaling !== undefined)
+    return wrong(
+      'the replicas of pools do not follow demand: leave out scaling, or write replicas in place of pools',
+      'scaling',
+    );
+  if (scavenger.replicas > 0)
+    return wrong(
+      'replicas on idle nodes belong to no pool: leave out scavenger.replicas',
+      'scavenger',
+      'replicas',
+    );
+  if (min_stable_replicas > 0)
+    return wrong(
+      'write tier: stable, or leave out min_stable_replicas: it counts replicas without pools',
+      'min_stable_replicas',
+    );
+  if (overSites) return wrong('KV of pools travels within one site: give site, and not sites', 'pools');
   return undefined;
 }
 
@@ -227,6 +276,11 @@ const modelShape = z.strictObject({
     .describe(
       'Running copies (the data-parallel degree). auto: as many as the workload needs; 1 where no workload is given or measured.',
     ),
+  pools: poolsSchema
+    .optional()
+    .describe(
+      'Instead of replicas: some compute prompts and others go on with the answers, whose KV they are sent (native engine, whole on one device); see docs/pools.md.',
+    ),
   min_stable_replicas: z
     .int()
     .min(0)
@@ -241,19 +295,7 @@ const modelShape = z.strictObject({
       'What is expected to arrive. Default: what the gateways measured, else an assumption that the plan states.',
     ),
   parallel: parallelSchema.prefault({}).describe('How one replica is split over devices.'),
-  devices: z
-    .strictObject({
-      kind: z.enum(['any', 'cpu', 'gpu']).default('any').describe('Where it may run.'),
-      models: z
-        .array(z.string())
-        .default([])
-        .describe('Device models that are acceptable (A100, GH200, …); empty: all.'),
-      node_kinds: z
-        .array(z.string())
-        .default([])
-        .describe('Node kinds of the site config that are acceptable; empty: all.'),
-    })
-    .prefault({}),
+  devices: devicesSchema.prefault({}),
   cpu_threads: z
     .int()
     .min(1)
@@ -448,6 +490,9 @@ export const deploymentSchema = deploymentShape
       const message = contradictsJobs(model, sites !== undefined);
       if (message !== undefined)
         context.addIssue({ code: 'custom', message, path: ['models', index, 'parallel', 'jobs'] });
+      const wrong = contradictsPools(model, sites !== undefined);
+      if (wrong !== undefined)
+        context.addIssue({ code: 'custom', message: wrong.message, path: ['models', index, ...wrong.at] });
     }
   });
 export type DeploymentSpec = z.infer<typeof deploymentSchema>;

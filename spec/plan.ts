@@ -5,6 +5,7 @@
  */
 import type { AnswerFormats } from './answer-parsers.ts';
 import type { UnitSpec } from './launch.ts';
+import type { PoolName } from './model-pools.ts';
 import type { ModelFileSummary } from './model-summary.ts';
 import type { EngineName, ModelSpec, Objective } from './model-yaml.ts';
 import { type PlacementPenalties, penaltiesSchema } from './site.ts';
@@ -15,7 +16,10 @@ export type ResolvedEngine = Exclude<EngineName, 'auto'>;
 
 /** What placement must know of one model; read from its files by control. */
 export interface PlacementModel {
+  /** Of a pool its own: with its replicas and devices, under its `plannedName`. */
   spec: ModelSpec;
+  /** Absent: its replicas compute prompts and answers. */
+  pool?: PoolName;
   /** Absolute path as compute nodes see it. */
   model_path: string;
   format: 'gguf' | 'huggingface';
@@ -281,6 +285,7 @@ export function unitsOfJob({ units, part }: Pick<PlannedLaunch, 'units' | 'part'
 }
 
 export interface PlannedModel {
+  /** See `plannedName`. */
   model: string;
   engine: ResolvedEngine;
   /** Why this engine and these devices, one sentence each. */
@@ -303,8 +308,11 @@ export interface PlannedModel {
 
 /** What the serving simulator expects of replicas at their share of the workload; docs/simulator.md tells how well. */
 export interface Prediction {
+  /** 0: of a decode pool, whose answers have begun elsewhere. */
   ttft_ms: number;
+  /** 0: of a prefill pool, whose answers go on elsewhere. */
   tpot_ms: number;
+  /** Of a pool, its part of it. */
   e2e_ms: number;
   /** Share of requests within the SLO, 0 to 1. */
   slo_attainment: number;
@@ -380,6 +388,7 @@ export type PlacementConstraint =
   | 'parallel_unsupported'
   | 'tensor_divides_heads'
   | 'device_capability'
+  | 'kv_transfer'
   | 'time_limit'
   | 'no_nodes'
   | 'nodes_used_up';

@@ -3,6 +3,7 @@
  * a gateway. Records form a grow-only map (LLMFabric §3, G-Map): merged by lifecycle, then version.
  * Only the key a record names may write it; the record is encoded as deterministic CBOR and signed.
  */
+import type { PoolName } from './model-pools.ts';
 import type { ScalingStatement } from './scaling-statement.ts';
 
 /** JOIN < SERVING < DOWN < LEFT; a merge never goes back. */
@@ -36,6 +37,8 @@ export interface SessionModel {
   state: ModelState;
   precision: string;
   context_tokens: number;
+  /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */
+  pool?: PoolName;
   /** What its deployment promises; gateways choose by it where several models share an alias. */
   slo?: { ttft_ms?: number; tpot_ms?: number };
   /**

@@ -73,6 +73,10 @@ export const headers = {
   timings: 'x-hpcserve-timings',
   /** Between an agent and its worker: the session of the peer that asks, which its connection proved. */
   peer: 'x-hpcserve-peer',
+  /** `1`: the answer comes whole, and who asks has it computed elsewhere where it has moved. */
+  may_move: 'x-hpcserve-may-move',
+  /** Of a request whose keys and values have come before it: what they are called; see `MovedAnswer.kv`. */
+  arrived_kv: 'x-hpcserve-arrived-kv',
   /** Of an answer that has moved: a `MovedAnswer`; clients do not see it. */
   moved: 'x-hpcserve-moved',
   /** Of a native replica that refuses a request for its SLO: a `RefusedRequest`; clients do not see it. */

@@ -8,6 +8,7 @@ import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { EngineStats, KernelsOption, KvType, LoadProgress } from '../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
+import type { PoolName } from '../../spec/model-pools.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
@@ -40,6 +41,8 @@ export interface NativeModel {
   resident_bytes?: number | undefined;
   /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
   pipeline?: PipelinePlace;
+  /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */
+  pool?: PoolName;
   /** What its deployment promises; absent: nothing, its requests run in time that promises spare. */
   slo?: { ttft_ms?: number; tpot_ms?: number };
 }

@@ -69,6 +69,10 @@ export class Models {
   /** Rows of a stage are to go to another worker; resolves once they are there. */
   onRows: (message: FromCompute & { type: 'rows' }) => Promise<void> = () =>
     Promise.reject(new Error('this worker reaches no others'));
+  /** A sequence was handed to the compute thread; an iteration has ended; a sequence is not live any more. */
+  onSubmitted: (submission: Submission) => void = () => undefined;
+  onStep: (step: FromCompute & { type: 'step' }) => void = () => undefined;
+  onEnded: (id: number) => void = () => undefined;
   /** Models as they are to be once their layout has changed, by the number of the change. */
   readonly #refactorings = new Map<number, NativeModel>();
   /** Models that come anew before the compute thread has let go of them: by name, the first to go first. */
@@ -248,6 +252,11 @@ export class Models {
     return this.#live.size > 0;
   }
 
+  /** Whether a sequence has neither ended nor gone elsewhere. */
+  isLive(id: number): boolean {
+    return this.#live.has(id);
+  }
+
   /** Sequences of a model between submission and their end. */
   liveOf(name: string): number {
     return this.liveSequences(name).length;
@@ -264,6 +273,7 @@ export class Models {
     const submission: Submission = { ...sequence, id: this.#nextId++, arrival_ms: monotonic_ms() };
     this.#live.set(submission.id, { submission, listener });
     this.#compute.send({ type: 'submit', submission });
+    this.onSubmitted(submission);
     return submission.id;
   }
 
@@ -515,13 +525,17 @@ export class Models {
       if (!live) continue;
       const { kv, tokens } = live.submission;
       if (output.cached_tokens !== undefined) {
-        model.prefix_cache.queried_tokens += tokens.length;
-        model.prefix_cache.found_tokens += output.cached_tokens;
+        // What was brought for it says nothing of what prompts have in common.
         if (kv !== undefined) this.onArrivedBegan(kv, output.cached_tokens, tokens.length);
+        else {
+          model.prefix_cache.queried_tokens += tokens.length;
+          model.prefix_cache.found_tokens += output.cached_tokens;
+        }
       }
       if (output.finish !== undefined) this.#end(output.id);
       live.listener.output(output);
     }
+    this.onStep(step);
   }
 
   #fail(model: ServedModel, error: HpcserveError): void {
@@ -552,6 +566,7 @@ export class Models {
   #end(id: number): Live | undefined {
     const live = this.#live.get(id);
     this.#live.delete(id);
+    if (live) this.onEnded(id);
     if (this.#live.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
     return live;
   }

@@ -6,6 +6,7 @@ import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
 import { returnFreedMemory } from '../../native/malloc.ts';
 import { probeNativeLibraries } from '../../native/probe.ts';
+import type { DeviceReport } from '../../spec/device-report.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
 import { warmCache } from './cache-warmer.ts';
@@ -111,7 +112,8 @@ class DeviceWorker {
   /** The last answers may have moved a moment ago, and who ends does not say it later. */
   async #tellMoves(): Promise<void> {
     const report = await this.#mover?.report;
-    if (!report || !process.connected || report.moved + report.recomputed + report.continued === 0) return;
+    const moved = report ? report.moved + report.recomputed + report.continued : 0;
+    if (!report || !process.connected || moved + (report.handovers?.handed_over ?? 0) === 0) return;
     await new Promise<void>((resolve) => {
       process.send!({ type: 'moves', report } satisfies FromWorker, () => resolve());
     });
@@ -161,24 +163,15 @@ class DeviceWorker {
       stall_ms: this.#limits.stall_ms,
     });
     this.#models = models;
-    if (message.moves) this.#mover = this.#moverOf(message.moves, models, metrics, llama.version);
+    if (message.moves)
+      this.#mover = this.#moverOf(message.moves, models, metrics, {
+        library_version: llama.version,
+        step_ms_min,
+      });
     const mover = this.#mover;
-    this.#server = new WorkerServer(models, metrics, this.#limits, mover, async () => {
-      const { pool, view: _, ...schedule } = await models.report();
-      return {
-        moves: await mover?.report,
-        format: 1,
-        at_ms: Date.now(),
-        pid: process.pid,
-        device: { name: device, threads, isa, left_out: models.kernels_left_out.map(({ what }) => what) },
-        memory: {
-          ...reportMemory(),
-          ...(pool && { pool }),
-        },
-        loading: models.loading,
-        ...schedule,
-      };
-    });
+    this.#server = new WorkerServer(models, metrics, this.#limits, mover, () =>
+      reportDevice({ name: device, threads, isa }, models, mover),
+    );
     await this.#server.listen(socket_path);
     this.tell({ type: 'listening', library_version: llama.version, isa });
     this.#heartbeat = setInterval(
@@ -191,12 +184,12 @@ class DeviceWorker {
     place: NonNullable<Configuration['moves']>,
     models: Models,
     metrics: WorkerMetrics,
-    library_version: string,
+    computes: { library_version: string; step_ms_min: number },
   ): AnswerMover {
     return new AnswerMover({
       models,
       place,
-      library_version,
+      ...computes,
       isDraining: () => this.#drains,
       warn: (notice) => log.notice(notice),
       changed: (report) => {
@@ -240,6 +233,30 @@ class DeviceWorker {
       throw new HpcserveError('E_INTERNAL', { what: 'the device worker was not configured yet' });
     return { models, server };
   }
+}
+
+async function reportDevice(
+  device: Omit<DeviceReport['device'], 'left_out'>,
+  models: Models,
+  mover: AnswerMover | undefined,
+): Promise<DeviceReport> {
+  const { pool, view: _, ...schedule } = await models.report();
+  const pools = models.all.flatMap(({ config }) =>
+    config.pool ? [[config.name, config.pool] as const] : [],
+  );
+  const memory: DeviceReport['memory'] = reportMemory();
+  if (pool) memory.pool = pool;
+  return {
+    moves: await mover?.report,
+    pools: Object.fromEntries(pools),
+    format: 1,
+    at_ms: Date.now(),
+    pid: process.pid,
+    device: { ...device, left_out: models.kernels_left_out.map(({ what }) => what) },
+    memory,
+    loading: models.loading,
+    ...schedule,
+  };
 }
 
 /** What weights are streamed through, and what stays. */

@@ -49,6 +49,8 @@ export class ServedModel {
   stage_kv: KvShapeOfStage | undefined;
   /** What its prefix cache found of prompts, since the worker started. */
   readonly prefix_cache: PrefixCacheCounts = { queried_tokens: 0, found_tokens: 0 };
+  /** See `ModelLoad`. */
+  handover_tokens_min: number | undefined;
   /** Names what its file says; undefined until that was hashed. */
   digest: string | undefined;
 
@@ -145,6 +147,7 @@ export class ServedModel {
       kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
     };
     if (this.prefix_cache.queried_tokens > 0) load.prefix_cache = { ...this.prefix_cache };
+    if (this.handover_tokens_min !== undefined) load.handover_tokens_min = this.handover_tokens_min;
     if (this.too_slow) load.too_slow = true;
     if (this.weights) load.weights = this.weights;
     const stages = this.stats?.stages?.filter(({ computed_us }) => computed_us > 0) ?? [];

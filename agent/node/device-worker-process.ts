@@ -473,6 +473,7 @@ function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
   };
   if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;
   if (Object.keys(model.slo).length > 0) native.slo = model.slo;
+  if (unit.pool) native.pool = unit.pool;
   if (model.weights === 'streamed') {
     native.weights = 'streamed';
     native.resident_bytes = unit.memory?.resident_bytes;

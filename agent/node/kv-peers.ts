@@ -114,12 +114,16 @@ export class KvPeers {
   }
 
   #peers(): KvPeerList['peers'] {
-    return this.#candidates().map(({ session_id, metadata }) => ({
-      session_id,
-      node: metadata.node,
-      host: metadata.addresses[0]!.host,
-      same_node: metadata.hostname === this.#options.hostname,
-      models: metadata.models.filter(({ state }) => state === 'serving').map(({ name }) => name),
-    }));
+    return this.#candidates().map(({ session_id, metadata }) => {
+      const serving = metadata.models.filter(({ state }) => state === 'serving');
+      return {
+        session_id,
+        node: metadata.node,
+        host: metadata.addresses[0]!.host,
+        same_node: metadata.hostname === this.#options.hostname,
+        models: serving.map(({ name }) => name),
+        decodes: serving.flatMap(({ name, pool }) => (pool === 'decode' ? [name] : [])),
+      };
+    });
   }
 }

@@ -44,8 +44,9 @@ export function answers({ stage = 0 }: { stage?: number }): boolean {
 /** The model of a unit as a session record lists it, before anything was loaded. */
 export function pendingModel(unit: UnitSpec): SessionModel {
   const { name, aliases, precision, slo } = unit.model;
-  const { context_tokens } = unit;
+  const { context_tokens, pool } = unit;
   const model: SessionModel = { name, aliases, state: 'pending', precision, context_tokens };
+  if (pool) model.pool = pool;
   if (Object.keys(slo).length > 0) model.slo = slo;
   return model;
 }

@@ -12,8 +12,9 @@ export const kvPeerListSchema = z.object({
       /** An address of its node. */
       host: z.string(),
       same_node: z.boolean(),
-      /** Names of the models that serve there. */
+      /** Names of the models that serve there, and of those the ones of which it is in the decode pool. */
       models: z.array(z.string()),
+      decodes: z.array(z.string()),
     }),
   ),
 });

@@ -160,6 +160,8 @@ export const roomSchema = z.strictObject({
   places: count,
   /** Tokens of KV that no sequence uses. */
   kv_tokens: count,
+  /** One iteration of those that decode there; absent: not measured. */
+  step_ms: z.number().min(0).optional(),
 });
 export type KvRoom = z.infer<typeof roomSchema>;
 

@@ -2,6 +2,7 @@
 import type { SharedDevice } from '../../control/gateway/admin.ts';
 import type { DeviceReport, InstanceReport, MemoryReport } from '../../spec/device-report.ts';
 import { describeIsa } from './isa.ts';
+import { devicePoolWords } from './moves.ts';
 import { formatBytes } from './quantities.ts';
 import { streamedWords } from './streamed-weights.ts';
 import { printable, type StyleName, style } from './style.ts';
@@ -38,6 +39,7 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
     }),
     ...memoryLines(report.memory, options),
     ...instanceLines(report.instances, options),
+    ...devicePoolWords(report).flatMap((words) => wrap(printable(words), options.width, 2)),
     ...report.instances.flatMap(({ model, streamed }) => {
       if (streamed === undefined) return [];
       const words = `streamed: ${printable(model)}: ${streamedWords(streamed).map(printable).join('; ')}`;

@@ -2,6 +2,7 @@
 import { brokenPromises } from '../../control/plan/broken-promises.ts';
 import { rejectionLines } from '../../control/plan/planning.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
+import { plannedNameOf } from '../../spec/model-pools.ts';
 import type { ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import {
   defaultSlo,
@@ -13,7 +14,7 @@ import {
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import type { CliContext } from '../context.ts';
-import { expectations, groupName, milliseconds, number } from './predictions.ts';
+import { expectations, groupName, milliseconds, number, partOf } from './predictions.ts';
 import { formatBytes } from './quantities.ts';
 import { style } from './style.ts';
 import { fittedTable, formatTable } from './table.ts';
@@ -47,7 +48,9 @@ export function printPlan(context: CliContext, plan: Plan, { explain }: { explai
     }
     for (const line of expected) context.out(line);
     const slos = new Map(
-      plan.launches.flatMap(({ units }) => units.map(({ model }) => [model.name, model.slo] as const)),
+      plan.launches.flatMap(({ units }) =>
+        units.map((unit) => [plannedNameOf(unit), unit.model.slo] as const),
+      ),
     );
     for (const model of plan.models) {
       context.out(`\n${bold(model.model)}`);
@@ -98,7 +101,7 @@ function jobLines(launches: readonly PlannedLaunch[], width: number): string[] {
   const rows: JobRow[] = [];
   for (const [index, launch] of launches.entries()) {
     const cells = jobCells(launch);
-    const key = JSON.stringify([cells, launch.units.map(({ model }) => model.name), launch.part]);
+    const key = JSON.stringify([cells, launch.units.map(plannedNameOf), launch.part]);
     const before = rows.at(-1);
     if (before?.key === key) {
       before.last = index;
@@ -146,7 +149,10 @@ function jobCells(launch: PlannedLaunch): string[] {
 function replicaNames(units: readonly UnitSpec[]): string {
   if (units.length <= replica_names_shown) return units.map(({ unit }) => unit).join(', ');
   const byModel = new Map<string, string[]>();
-  for (const { unit, model } of units) byModel.set(model.name, [...(byModel.get(model.name) ?? []), unit]);
+  for (const each of units) {
+    const name = plannedNameOf(each);
+    byModel.set(name, [...(byModel.get(name) ?? []), each.unit]);
+  }
   return [...byModel.values()]
     .map((names) => (names.length > 2 ? `${names[0]} … ${names.at(-1)} (${names.length})` : names.join(', ')))
     .join(', ');
@@ -184,7 +190,7 @@ function rate(per_s: number): string {
 
 function describeRunnerUp(runner: RunnerUp): string {
   const expected = runner.predicted
-    ? ` (TTFT ${milliseconds(runner.predicted.ttft_ms)}, TPOT ${milliseconds(runner.predicted.tpot_ms)})`
+    ? ` (TTFT ${partOf(runner.predicted.ttft_ms)}, TPOT ${partOf(runner.predicted.tpot_ms)})`
     : '';
   return `${groupName(runner)} (${runner.device}), ${describeCost(runner.cost_ratio)}: ${runner.because}${expected}`;
 }

@@ -13,8 +13,8 @@ interface Expectation {
 }
 
 const columns: Expectation[] = [
-  { title: 'TTFT', cell: ({ ttft_ms }) => milliseconds(ttft_ms), describe: (cell) => `TTFT ${cell}` },
-  { title: 'TPOT', cell: ({ tpot_ms }) => milliseconds(tpot_ms), describe: (cell) => `TPOT ${cell}` },
+  { title: 'TTFT', cell: ({ ttft_ms }) => partOf(ttft_ms), describe: (cell) => `TTFT ${cell}` },
+  { title: 'TPOT', cell: ({ tpot_ms }) => partOf(tpot_ms), describe: (cell) => `TPOT ${cell}` },
   { title: 'REQUEST', cell: ({ e2e_ms }) => milliseconds(e2e_ms), describe: (cell) => `${cell} a request` },
   {
     title: 'IN SLO',
@@ -29,6 +29,11 @@ const columns: Expectation[] = [
   },
   { title: 'POWER', cell: ({ power_w }) => `${Math.round(power_w)} W`, describe: (cell) => cell },
 ];
+
+/** A pool has no part in what the other one decides. */
+export function partOf(ms: number): string {
+  return ms === 0 ? '-' : milliseconds(ms);
+}
 
 /** @param groups with the names of their models; those of which nothing is known are left out. */
 export function expectations(groups: readonly (PlannedGroup & { name: string })[], width: number): string[] {

@@ -2,6 +2,7 @@ import { kindsWithRoom, overdue, startAtOnce, type WaitingLaunch } from '../../s
 import { asDecided } from '../../solver/placement/decided-model.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
+import { plannedNameOf, poolNames } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch } from '../../spec/plan.ts';
 import { liveFacts } from '../plan/live-facts.ts';
@@ -14,7 +15,7 @@ import { lockWait_ms } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import { newLaunch } from '../state/launch-transitions.ts';
-import { isSaidWhere, refused_ms } from './replanned-state.ts';
+import { isSaidWhere, refused_ms, withPoolsOf } from './replanned-state.ts';
 
 /** After a plan that found no other place: until the next at most, ms. */
 const retry_ms_max = 60_000;
@@ -81,6 +82,7 @@ export class PendingJobMigrator {
       const node_kinds = asked.length > 0 ? asked.filter((kind) => room.includes(kind)) : room;
       // What must be stable was planned on stable nodes, and stays on such.
       const tier = planned.tier === 'stable' ? planned.tier : model.tier;
+      if (replicas > 0 && model.pools) return withRoom(withPoolsOf({ ...model, tier }, planned.units), room);
       if (replicas === 0 || node_kinds.length === 0) return [];
       const devices = { ...model.devices, node_kinds };
       return [{ ...model, replicas, min_stable_replicas: 0, tier, devices }];
@@ -156,7 +158,7 @@ function inPlaceOf(
   return elsewhere.map(({ fingerprint, ...planned }, index) => {
     const units = planned.units.map((unit) => {
       const [own] = left.splice(
-        left.findIndex(({ model }) => model.name === unit.model.name),
+        left.findIndex((each) => plannedNameOf(each) === plannedNameOf(unit)),
         1,
       );
       return { ...unit, unit: own!.unit, model: asDecided(own!.model, unit) };
@@ -164,6 +166,19 @@ function inPlaceOf(
     const { launch_id: instead_of, tries } = before;
     return newLaunch(newId(index), fingerprint, { ...planned, units }, { instead_of, tries });
   });
+}
+
+/** Its pools on kinds with room alone; nothing where one that has replicas may be on none of these. */
+function withRoom(model: ModelSpec, room: readonly string[]): ModelSpec[] {
+  const pools = structuredClone(model.pools!);
+  for (const pool of poolNames) {
+    const { devices = model.devices, replicas } = pools[pool];
+    const node_kinds =
+      devices.node_kinds.length > 0 ? devices.node_kinds.filter((kind) => room.includes(kind)) : [...room];
+    if (node_kinds.length === 0 && replicas > 0) return [];
+    pools[pool].devices = { ...devices, node_kinds };
+  }
+  return [{ ...model, pools }];
 }
 
 function kindsOf(launches: readonly PlannedLaunch[]): string {

@@ -1,6 +1,8 @@
 /** A deployment before and after it is planned again, as its state has it. Pure. */
 import type { KeptPlace } from '../../solver/keeping/rearrange.ts';
 import type { StandingLaunch } from '../../solver/keeping/replan.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
+import { type PoolName, plannedNameOf } from '../../spec/model-pools.ts';
 import type { DeploymentSpec, ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch, PlannedModel } from '../../spec/plan.ts';
 import type { LaunchStatus } from '../reconcile/decide.ts';
@@ -77,11 +79,29 @@ export function lostSpec(state: DeploymentState, lost: ReadonlySet<string>): Dep
   const models = state.spec.models.flatMap((model): ModelSpec[] => {
     const replicas = replicasOf(launches, model.name);
     if (replicas === 0) return [];
+    if (model.pools)
+      return [
+        withPoolsOf(
+          model,
+          launches.flatMap(({ planned }) => planned.units),
+        ),
+      ];
     // What must be stable was planned on stable nodes, and is again.
     const min_stable_replicas = model.min_stable_replicas > 0 ? replicasOf(stable, model.name) : 0;
     return [{ ...model, replicas, min_stable_replicas }];
   });
   return { ...state.spec, models };
+}
+
+/** Its pools with as many replicas as these are; a pool without any is not asked for. */
+export function withPoolsOf(model: ModelSpec, units: readonly UnitSpec[]): ModelSpec {
+  const { pools } = model;
+  if (pools === undefined) return model;
+  const of = (pool: PoolName): NonNullable<ModelSpec['pools']>[PoolName] => ({
+    ...pools[pool],
+    replicas: units.filter((unit) => unit.pool === pool && unit.model.name === model.name).length,
+  });
+  return { ...model, pools: { prefill: of('prefill'), decode: of('decode') } };
 }
 
 function replicasOf(launches: readonly LaunchRecord[], model: string): number {
@@ -120,10 +140,10 @@ export function replannedState(
   const { planned_ms } = planning;
   const added = starting.map((planned, index) => {
     const launch_id = digestOf({ replanned: state.name, planned_ms, index, planned }).slice(0, 16);
-    const names = planned.units.map(({ model }) => model.name);
+    const names = planned.units.map(plannedNameOf);
     const before = state.launches.filter(
       ({ launch_id: id, planned: { units } }) =>
-        lost.has(id) && units.some(({ model }) => names.includes(model.name)),
+        lost.has(id) && units.some((unit) => names.includes(plannedNameOf(unit))),
     );
     const most = Math.max(0, ...before.map((launch) => tries.get(launch.launch_id) ?? launch.tries ?? 0));
     return newLaunch(launch_id, change.fingerprint(planned), planned, { tries: most });
@@ -149,8 +169,8 @@ export function describeChange(starting: readonly PlannedLaunch[], going: readon
 function describeReplicas(launches: readonly PlannedLaunch[]): string {
   const counts = new Map<string, number>();
   for (const { node_kind, units } of launches)
-    for (const { model } of units) {
-      const words = `${model.name} on ${node_kind}`;
+    for (const unit of units) {
+      const words = `${plannedNameOf(unit)} on ${node_kind}`;
       counts.set(words, (counts.get(words) ?? 0) + 1);
     }
   return [...counts].map(([words, count]) => `${count} × ${words}`).join(', ');

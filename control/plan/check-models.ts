@@ -1,6 +1,7 @@
 /** What can be seen to be wrong with the models of a specification before anything is submitted, beside their files. */
 import { accessSync, constants } from 'node:fs';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { plannedName, poolNames } from '../../spec/model-pools.ts';
 import type { DeploymentSpec, ModelSpec } from '../../spec/model-yaml.ts';
 import { nearest } from '../../spec/nearest.ts';
 import { refuseWithoutEffect } from './engine-fields.ts';
@@ -18,7 +19,7 @@ export function checkModels(
 ): void {
   refuseDoubleNames(spec);
   for (const model of spec.models) {
-    if (nodeKinds) checkNodeKinds(model, site, nodeKinds);
+    if (nodeKinds) for (const asked of devicesAsked(model)) checkNodeKinds(asked, site, nodeKinds);
     if (mediaDomains) checkMediaDomains(model, site, mediaDomains);
     checkStableReplicas(model);
     checkCommand(model);
@@ -38,6 +39,14 @@ function refuseDoubleNames(spec: DeploymentSpec): void {
       });
     owner.set(name, name);
   }
+  for (const { name, pools } of spec.models)
+    for (const pool of pools ? poolNames : [])
+      if (owner.has(`${name}/${pool}`))
+        throw new HpcserveError('E_CONFIG_CONFLICT', {
+          what: `a model of ${spec.name} is called "${name}/${pool}", and ${name} has a ${pool} pool`,
+          because: 'the replicas of both would have the same names',
+          try: `give the model "${name}/${pool}" another name`,
+        });
   for (const { name, aliases } of spec.models)
     for (const alias of aliases)
       if (alias !== name && owner.has(alias))
@@ -48,8 +57,21 @@ function refuseDoubleNames(spec: DeploymentSpec): void {
         });
 }
 
+/** Where a model, or each of its pools, is to run, by what model.yaml calls it. */
+function devicesAsked({ name, devices, pools }: ModelSpec): Pick<ModelSpec, 'name' | 'devices'>[] {
+  const own = poolNames.flatMap((pool) => {
+    const asked = pools?.[pool].devices;
+    return asked ? [{ name: plannedName(name, pool), devices: asked }] : [];
+  });
+  return [{ name, devices }, ...own];
+}
+
 /** One file may name the kinds of several sites; that none of them is here is a mistake. */
-function checkNodeKinds({ name, devices }: ModelSpec, site: string, nodeKinds: readonly string[]): void {
+function checkNodeKinds(
+  { name, devices }: Pick<ModelSpec, 'name' | 'devices'>,
+  site: string,
+  nodeKinds: readonly string[],
+): void {
   if (devices.node_kinds.length === 0 || devices.node_kinds.some((kind) => nodeKinds.includes(kind))) return;
   const near = nearest(devices.node_kinds[0]!, nodeKinds);
   throw new HpcserveError('E_CONFIG_CONFLICT', {

@@ -29,6 +29,7 @@ export const fieldEffects = {
   precision_choices: ['vllm', 'sglang', 'lmdeploy', 'tgi', 'transformers'],
   kv_type: ['native', 'llama.cpp', 'ollama'],
   replicas: 'any',
+  pools: ['native'],
   min_stable_replicas: 'any',
   workload: 'any',
   'parallel.tensor': [...servers, 'command'],
@@ -110,7 +111,11 @@ export function refuseWithoutEffect(models: readonly ModelSpec[], planned?: read
     const own = planned?.find((each) => each.model === model.name);
     const chosen = own === undefined ? [] : own.groups.map(({ engine }) => engine);
     const engines =
-      model.engine === 'auto' ? [...new Set([...chosen, ...(own ? [own.engine] : [])])] : [model.engine];
+      model.pools !== undefined
+        ? (['native'] as const)
+        : model.engine === 'auto'
+          ? [...new Set([...chosen, ...(own ? [own.engine] : [])])]
+          : [model.engine];
     if (engines.length === 0) continue;
     const [field, ...others] = fieldsWithoutEffect(model, engines);
     if (field === undefined) continue;

@@ -4,6 +4,7 @@
  */
 import { withoutExpected, withoutHeld } from '../../solver/keeping/expected-launches.ts';
 import { residencyOf } from '../../solver/placement/decided-model.ts';
+import { plannedNameOf } from '../../spec/model-pools.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import type { PlacementModel, PlannedLaunch, RunningReplicas } from '../../spec/plan.ts';
 import type { Operations } from '../runner/operations.ts';
@@ -146,7 +147,7 @@ function runningOf(state: DeploymentState): RunningReplicas[] {
     .filter((launch) => launch.phase !== 'ended')
     .flatMap(({ planned }) =>
       planned.units.map((unit) => ({
-        model: unit.model.name,
+        model: plannedNameOf(unit),
         node_kind: planned.node_kind,
         replicas: 1,
         device_count: unit.device_count * (unit.nodes ?? 1),

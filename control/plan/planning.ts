@@ -5,8 +5,10 @@ import { offeredDevice } from '../../solver/catalog/offered-device.ts';
 import type { AllocationLimits } from '../../solver/placement/allocation.ts';
 import { checkPlacement } from '../../solver/placement/check.ts';
 import { place } from '../../solver/placement/placement.ts';
+import { poolsOf } from '../../solver/placement/pools.ts';
 import { withoutResident } from '../../solver/placement/resident-layers.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { servedNameOf } from '../../spec/model-pools.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
 import {
   defaultPlacementSettings,
@@ -89,7 +91,7 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
     const inspected = await input.inspect(model, folder, site);
     if (workload !== undefined) inspected.workload = workload;
     if (seen !== undefined) inspected.seen = seen;
-    models.push(inspected);
+    models.push(...poolsOf(inspected));
   }
   const stamps = Object.fromEntries(models.map((model) => [model.model_path, stampOf(model.model_path)]));
   const limit = spec.slurm.time_limit === undefined ? undefined : parseSlurmDuration_s(spec.slurm.time_limit);
@@ -158,9 +160,9 @@ function workloadOf(
   return workload ? { ...workload, source: 'given' } : measured?.get(name);
 }
 
-/** What a plan was made for, by model. */
+/** What a plan was made for, by served name: pools of one model have the same. */
 export function loadsOf(models: readonly PlannedModel[]): Record<string, PlannedWorkload> {
-  return Object.fromEntries(models.map(({ model, workload }) => [model, workload]));
+  return Object.fromEntries(models.map(({ model, workload }) => [servedNameOf(model), workload]));
 }
 
 function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {

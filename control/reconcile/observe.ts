@@ -5,6 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { AgentState, EngineLimits, GivenDevice, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
+import type { PoolName } from '../../spec/model-pools.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
@@ -36,6 +37,8 @@ export interface StageStatus {
 export interface UnitStatus {
   unit: string;
   model: string;
+  /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */
+  pool?: PoolName | undefined;
   engine: string;
   /** `pending` until its agent speaks of it; `lost` when its job ended unasked, `unloaded` when asked. */
   state: ModelState | 'lost';
@@ -293,7 +296,7 @@ function unitStatus(
   polled_at_ms: number,
   around: readonly AgentState[],
 ): UnitStatus {
-  const base = { unit: unit.unit, model: unit.model.name, engine: unit.engine };
+  const base = { unit: unit.unit, model: unit.model.name, pool: unit.pool, engine: unit.engine };
   const agent = agents.find((each) => each.node_index === unit.node_index);
   const session = agent?.sessions.find((each) => servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);

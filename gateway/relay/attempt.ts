@@ -40,6 +40,8 @@ export interface AttemptTask {
   client: ClientAnswer;
   /** The request waits where a batch is full; else another replica is looked for first. */
   may_wait: boolean;
+  /** What keys and values are called that were brought to the replica before it; absent: none were. */
+  arrived_kv: string | undefined;
   /** Absent: it is not traced. */
   trace: AttemptSpans | undefined;
   /** The stream that another replica began, and with what to go on; absent: the request from its start. */
@@ -265,6 +267,7 @@ function requestHead(
     of: { parsed, endpoint, request, request_id, key },
     replica: { session, modelField },
     continues,
+    arrived_kv,
     trace,
   }: AttemptTask,
   path: string,
@@ -273,13 +276,16 @@ function requestHead(
 ): string {
   const scope = cacheScopeOf(key);
   const traceparent = trace?.traceparent ?? request.headers.traceparent;
-  const asksTokens = parsed.stream && endpoint.dialect === 'completions' && session.facts.engine === 'native';
+  const isOurs = endpoint.dialect === 'completions' && session.facts.engine === 'native';
+  const asksTokens = parsed.stream && isOurs;
   return (
     `POST ${path} HTTP/1.1\r\nhost: ${session.host}\r\ncontent-type: application/json\r\n` +
     `content-length: ${bytesOf(body)}\r\n${headers.request_id}: ${request_id}\r\n` +
     `${headers.model}: ${modelField}\r\n` +
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
     `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
+    `${isOurs && !parsed.stream ? `${headers.may_move}: 1\r\n` : ''}` +
+    `${arrived_kv === undefined ? '' : `${headers.arrived_kv}: ${arrived_kv}\r\n`}` +
     `${atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
     `${continues ? `${headers.continues}: 1\r\n` : ''}` +
     `${trace ? `${headers.timings}: 1\r\n` : ''}` +

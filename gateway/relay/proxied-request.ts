@@ -85,6 +85,7 @@ export class ProxiedRequest {
       filter,
       prompt: scopedKeys(parsed.prompt, cacheScopeOf(key)),
       blocks: this.#prompt.blocks,
+      prompt_tokens_max: of.prompt_tokens_max,
       names: key.settings.models,
     };
     this.#trace = services.tracing?.begin(of);
@@ -120,6 +121,7 @@ export class ProxiedRequest {
       replica,
       client: this.#client,
       may_wait: this.#search.may_wait,
+      arrived_kv: request ? undefined : this.#search.kvAt(replica),
       trace: this.#trace?.attempt(replica),
       continues: request && { stream: this.#stream!, request },
       openStream: (head: PassedHead) => this.#openStream(replica, head),
@@ -317,8 +319,8 @@ export class ProxiedRequest {
   }
 
   #retry({ session_id, served }: Replica<SessionLink>, status: number, next: Replica<SessionLink>): void {
-    // That a batch was full is no failure.
-    if (!this.#search.wasFull(session_id)) {
+    // That a batch was full is no failure, nor that the prompt is computed and the answer is to be decoded elsewhere.
+    if (!this.#search.wasFull(session_id) && this.#search.kvAt(next) === undefined) {
       this.#services.log.warn(
         { request_id: this.#of.request_id, session: session_id, status },
         'replica answered with an error; asked another',
@@ -390,10 +392,14 @@ export class ProxiedRequest {
   #streamBroke(attempt: Attempt, { failure, reason, moved }: Result<'broken_stream'>): void {
     const { replica } = attempt;
     const { events_sent } = this.#stream!;
-    this.#services.log.warn(
-      { request_id: this.#of.request_id, session: replica.session_id, events_sent, reason: reason.message },
-      'replica failed in the middle of its stream',
-    );
+    const told = { request_id: this.#of.request_id, session: replica.session_id, events_sent };
+    if (moved)
+      this.#services.log.info({ ...told, to: moved.session }, 'the replica has brought its KV elsewhere');
+    else
+      this.#services.log.warn(
+        { ...told, reason: reason.message },
+        'replica failed in the middle of its stream',
+      );
     const goOn = this.#goOnFrom(attempt, reason);
     const found = (continuation: Continuation | string): void => {
       if (typeof continuation !== 'string' && !this.#decided)

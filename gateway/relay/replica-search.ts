@@ -91,8 +91,8 @@ export class ReplicaSearch {
   #failures = 0;
   #ended = 0;
   #sentAway = false;
-  /** The session that a replica has brought what it had of the answer. */
-  #expected_at: string | undefined;
+  /** Where a replica has brought what it had of the answer. */
+  #moved: MovedAnswer | undefined;
   /** Since when it waits for a replica, on the monotonic clock. */
   #waits_since_ms: number | undefined;
   /** Since when none is there that may be back at any moment, on the monotonic clock. */
@@ -154,9 +154,14 @@ export class ReplicaSearch {
   }
 
   get #expected(): Replica<SessionLink> | undefined {
-    const session_id = this.#expected_at;
+    const session_id = this.#moved?.session;
     if (session_id === undefined || this.#tried.includes(session_id)) return undefined;
     return this.#router.candidates(this.#route).find((replica) => replica.session_id === session_id);
+  }
+
+  /** What keys and values are called that a replica has brought to this one; undefined where none has. */
+  kvAt({ session_id }: Replica<SessionLink>): string | undefined {
+    return this.#moved?.session === session_id ? this.#moved.kv : undefined;
   }
 
   /** Where all batches were full: one of them, in whose queue it waits. */
@@ -190,7 +195,7 @@ export class ReplicaSearch {
     full: boolean,
     moved?: MovedAnswer,
   ): void {
-    this.#expected_at = moved?.session;
+    this.#moved = moved;
     if (refusal === 'ended') this.#ended++;
     if (refusal === 'failed') this.#failures++;
     if (refusal === 'moved') {

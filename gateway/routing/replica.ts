@@ -1,7 +1,9 @@
 import { type Candidate, requestsAt } from '../../solver/routing/candidate.ts';
 import type { FilteredFacts } from '../../solver/routing/filter.ts';
+import type { PoolMember } from '../../solver/routing/pools.ts';
 import { fullnessOf } from '../../solver/sharing/candidates.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
+import type { PoolName } from '../../spec/model-pools.ts';
 import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import {
   type DeviceDescription,
@@ -12,7 +14,7 @@ import {
 import { headers } from '../../spec/wire.ts';
 
 /** One model on one session, as the router sees it. `T` is what the gateway keeps of a session. */
-export class Replica<T> implements Candidate {
+export class Replica<T> implements Candidate, PoolMember {
   readonly session: T;
   readonly session_id: string;
   readonly served: SessionModel;
@@ -36,6 +38,7 @@ export class Replica<T> implements Candidate {
   too_slow = false;
   asleep = false;
   weights: ModelWeights | undefined;
+  handover_tokens_min: number | undefined;
   prefix_cache: PrefixCacheCounts | undefined;
   /** All replicas of the session, this one included: they share its device. */
   beside: readonly Replica<T>[] = [];
@@ -84,6 +87,7 @@ export class Replica<T> implements Candidate {
     this.too_slow = load.too_slow === true;
     this.asleep = load.asleep === true;
     this.weights = load.weights;
+    this.handover_tokens_min = load.handover_tokens_min;
     this.prefix_cache = load.prefix_cache;
     this.unreported = 0;
   }
@@ -99,7 +103,12 @@ export class Replica<T> implements Candidate {
     this.too_slow = old.too_slow;
     this.asleep = old.asleep;
     this.weights = old.weights;
+    this.handover_tokens_min = old.handover_tokens_min;
     this.prefix_cache = old.prefix_cache;
+  }
+
+  get pool(): PoolName | undefined {
+    return this.served.pool;
   }
 
   get device_taken(): boolean {

@@ -1,9 +1,17 @@
 import { type AliasMember, expectedWait, orderMembers } from '../../solver/routing/alias.ts';
-import { type PromptKeys, type RoutingPolicy, requestsAt } from '../../solver/routing/candidate.ts';
+import {
+  type PromptKeys,
+  type RoutedRequest,
+  type RoutingPolicy,
+  requestsAt,
+} from '../../solver/routing/candidate.ts';
 import { filtered, type RouteFilter } from '../../solver/routing/filter.ts';
+import { leastLoad } from '../../solver/routing/least-load.ts';
 import type { PromptBlocks } from '../../solver/routing/model-prefixes.ts';
+import { byPool } from '../../solver/routing/pools.ts';
 import { retryAfter_s } from '../../solver/routing/retry-after.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { PoolName } from '../../spec/model-pools.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { PromptKnowledge } from './prompt-knowledge.ts';
 import type { Replica } from './replica.ts';
@@ -17,6 +25,8 @@ export interface RouteRequest {
   filter?: RouteFilter | undefined;
   prompt?: PromptKeys | undefined;
   blocks?: PromptBlocks | undefined;
+  /** Tokens that its prompt has at most; what counts where nothing better is known of it. */
+  prompt_tokens_max?: number | undefined;
   /** Models that its key may ask for; absent: all of them. No other is named to it. */
   names?: readonly string[] | undefined;
 }
@@ -56,11 +66,14 @@ interface Allowed {
 /** Brings table, filters and policy together: who is to answer a request. */
 export class Router {
   readonly #parts: RouterParts;
+  /** Prompts are spread over a prefill pool: computed beside one another, each would only be later. */
+  readonly #prefillPolicy: RoutingPolicy;
   /** Who may answer, by route and filter: a table that changes has new routes. */
   readonly #allowed = new WeakMap<Route<SessionLink>, WeakMap<RouteFilter, Allowed>>();
 
   constructor(parts: RouterParts) {
     this.#parts = parts;
+    this.#prefillPolicy = leastLoad(parts.policy.queue_length);
   }
 
   /** The replica to send a new request to; undefined where there is none, or the wait would be too long. */
@@ -117,7 +130,8 @@ export class Router {
   }
 
   /**
-   * The replica that goes on with an answer of `model`; waiting counts less than what the client already has.
+   * The replica that goes on with an answer of `model`; waiting counts less than what the client already has. Without
+   * keys and values its prompt is computed again, where prompts are.
    * @param expected_at session that has keys and values of it
    */
   chooseToContinue(
@@ -134,7 +148,12 @@ export class Router {
     );
     const expected = candidates.find(({ session_id }) => session_id === expected_at);
     if (expected && !tried.includes(expected.session_id)) return expected;
-    return this.#parts.policy.choose(candidates, this.#routed(model, request), tried, seed());
+    const routed = this.#routed(model, request);
+    for (const { pool, members } of byPool(candidates, undefined)) {
+      const chosen = this.#policyOf(pool).choose(members, routed, tried, seed());
+      if (chosen) return chosen;
+    }
+    return undefined;
   }
 
   /** Why nobody takes a request. */
@@ -193,13 +212,21 @@ export class Router {
     request: RouteRequest,
     tried: readonly string[],
   ): Link | undefined {
-    const chosen = this.#parts.policy.choose(candidates, this.#routed(model, request), tried, seed());
-    if (!chosen) return undefined;
-    const ahead = requestsAt(chosen) - chosen.max_sequences;
-    return ahead >= 0 && ahead >= this.#queue(chosen) ? undefined : chosen;
+    const routed = this.#routed(model, request);
+    for (const { pool, members } of byPool(candidates, routed.view?.tokens ?? request.prompt_tokens_max)) {
+      const chosen = this.#policyOf(pool).choose(members, routed, tried, seed());
+      if (!chosen) continue;
+      const ahead = requestsAt(chosen) - chosen.max_sequences;
+      if (ahead < 0 || ahead < this.#queue(chosen)) return chosen;
+    }
+    return undefined;
   }
 
-  #routed(model: string, { prompt, blocks }: RouteRequest): Parameters<RoutingPolicy['choose']>[1] {
+  #policyOf(pool: PoolName | undefined): RoutingPolicy {
+    return pool === 'prefill' ? this.#prefillPolicy : this.#parts.policy;
+  }
+
+  #routed(model: string, { prompt, blocks }: RouteRequest): RoutedRequest {
     return {
       now_ms: Date.now(),
       expected_ms: this.#parts.serviceTimes.of(model) * 1000,

@@ -3,6 +3,7 @@
  * has the same replicas on the same nodes, however it numbers and packs them. Pure.
  */
 import type { UnitSpec } from '../../spec/launch.ts';
+import { plannedNameOf, unitStem } from '../../spec/model-pools.ts';
 import type { NodeKindOffer, PlannedLaunch } from '../../spec/plan.ts';
 import { unitName } from '../placement/packing.ts';
 import { startAtOnce } from './waiting.ts';
@@ -41,7 +42,9 @@ export function rearrange(
       // A replica that nobody asked for here serves in the place of one of its model elsewhere.
       if ((left.get(key) ?? 0) > 0) add(left, key, -1);
       else {
-        const elsewhere = [...left].find(([other, count]) => count > 0 && modelOf(other) === unit.model.name);
+        const elsewhere = [...left].find(
+          ([other, count]) => count > 0 && modelOf(other) === plannedNameOf(unit),
+        );
         if (elsewhere) add(left, elsewhere[0], -1);
       }
     }
@@ -99,9 +102,11 @@ export function unitNames({ units }: PlannedLaunch): string[] {
 const separator = '\n';
 
 /** What is the same of two replicas: model, nodes, engine, precision and split. */
-function placeOf(launch: PlannedLaunch, { model, engine, tensor, pipeline, nodes }: UnitSpec): string {
+function placeOf(launch: PlannedLaunch, unit: UnitSpec): string {
+  const { model, engine, tensor, pipeline, nodes } = unit;
   const device = launch.devices_per_node.model;
-  return [model.name, launch.node_kind, device, engine, model.precision, tensor, pipeline, nodes ?? 1].join(
+  const name = plannedNameOf(unit);
+  return [name, launch.node_kind, device, engine, model.precision, tensor, pipeline, nodes ?? 1].join(
     separator,
   );
 }
@@ -155,7 +160,8 @@ function renamed(launch: PlannedLaunch, names: Set<string>): PlannedLaunch {
     ...launch,
     units: launch.units.map((unit) => {
       let name = unit.unit;
-      for (let replica = 0; names.has(name); replica++) name = unitName(unit.model.name, replica);
+      for (let replica = 0; names.has(name); replica++)
+        name = unitName(unitStem(plannedNameOf(unit)), replica);
       names.add(name);
       return name === unit.unit ? unit : { ...unit, unit: name };
     }),

@@ -1,4 +1,5 @@
 /** What replicas cost where they are, as `place` counts it: two arrangements are compared by one measure. */
+import { plannedNameOf } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { PlacementModel, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { residencyOf } from './decided-model.ts';
@@ -55,7 +56,7 @@ export function arrangementCost(
 function asDecided(model: PlacementModel, launches: readonly PlannedLaunch[]): PlacementModel[] {
   if (model.spec.weights !== 'auto') return [model];
   const units = launches.flatMap((launch) => launch.units);
-  const own = units.filter((unit) => unit.model.name === model.spec.name);
+  const own = units.filter((unit) => plannedNameOf(unit) === model.spec.name);
   return [...new Set(own.map(residencyOf))].map((weights) => withResidency(model, weights));
 }
 
@@ -69,7 +70,7 @@ function groupsOf(
   const counts = new Map<PlacementOption, number>();
   for (const launch of launches)
     for (const unit of launch.units) {
-      if (unit.model.name !== name) continue;
+      if (plannedNameOf(unit) !== name) continue;
       const { precision } = unit.model;
       const alike = options.filter(
         ({ offer, engine, tensor, pipeline, model }) =>

@@ -2,6 +2,7 @@
  * Holds a finished placement against the question, from the rules alone: it shares no code with what made
  * the placement. Every plan passes here before it is shown.
  */
+import { plannedNameOf } from '../../spec/model-pools.ts';
 import { stageBounds } from '../../spec/model-yaml.ts';
 import { type Placement, type PlacementQuestion, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { canSleep } from '../../spec/sleeping-engine.ts';
@@ -42,7 +43,7 @@ export function checkPlacement(question: PlacementQuestion, placement: Placement
   for (const { spec } of question.models) {
     const placed = placement.launches
       .flatMap(({ units }) => units)
-      .filter(({ model }) => model.name === spec.name).length;
+      .filter((unit) => plannedNameOf(unit) === spec.name).length;
     const missing = placement.unplaced
       .filter(({ model }) => model === spec.name)
       .reduce((sum, { replicas }) => sum + replicas, 0);
@@ -52,7 +53,7 @@ export function checkPlacement(question: PlacementQuestion, placement: Placement
     const scavengers = placement.launches
       .filter(({ tier }) => tier === 'scavenger')
       .flatMap(({ units }) => units)
-      .filter(({ model }) => model.name === spec.name).length;
+      .filter((unit) => plannedNameOf(unit) === spec.name).length;
     // Those that found no place may be the ones that had to be stable.
     const needed = Math.min(placed, spec.min_stable_replicas - missing);
     if (placed - scavengers < needed)
@@ -98,11 +99,13 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     faults.push(`${limit} s of wall time of ${offer.time_limit_max_s}`);
   const taken = new Map<number, Sharer[]>();
   for (const unit of unitsOfJob(launch)) {
-    const model = question.models.find(({ spec }) => spec.name === unit.model.name);
+    const model = question.models.find(({ spec }) => spec.name === plannedNameOf(unit));
     if (model === undefined) {
       faults.push(`${unit.unit} is of no model that was asked for`);
       continue;
     }
+    if (model.pool !== undefined && onGpu(offer))
+      faults.push(`${unit.unit} is of a pool, and its KV cannot be sent`);
     if (offer.engines[unit.engine]?.available !== true) faults.push(`${unit.engine} does not run here`);
     if (model.spec.tier !== 'any' && model.spec.tier !== launch.tier)
       faults.push(`${unit.unit} asked for tier ${model.spec.tier}`);
@@ -147,6 +150,10 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     }
   }
   return [...faults, ...sharingFaults(taken, offer.devices.memory_bytes)];
+}
+
+function onGpu({ devices }: PlacementQuestion['node_kinds'][number]): boolean {
+  return devices.kind !== 'cpu' && devices.emulated === undefined;
 }
 
 /** @param taken by device */

@@ -15,6 +15,7 @@ import { type LatencyEstimator, uncalibrated } from './latency-estimator.ts';
 import { streamedStep, workloadOf } from './model-facts.ts';
 import { type OptionCost, penalty, replicasAtOnce } from './objective.ts';
 import type { PlacementOption } from './options.ts';
+import { poolWords } from './pools.ts';
 import { formatGib, type UnitMemory } from './unit-memory.ts';
 
 /** Runners-up that are listed: more are noise. */
@@ -59,6 +60,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
     engine: first.engine,
     reasons: [
       ...new Set(entries.flatMap(([option]) => option.reasons)),
+      ...new Set(running.flatMap(([option]) => poolWords(model, option.offer))),
       ...new Set(running.flatMap(([option]) => sharedLinkWords(option, about.link_share(option)))),
       ...new Set(running.flatMap(([option]) => residentWords(option, about))),
       ...new Set(entries.flatMap(([option]) => [batchWords(option), ...speedWords(option)])),

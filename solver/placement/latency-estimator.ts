@@ -7,7 +7,7 @@ import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
-import { LatencyModel } from '../simulator/latency.ts';
+import { LatencyModel, type LatencyTargets } from '../simulator/latency.ts';
 import { streamedStep, workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -40,7 +40,7 @@ export class LatencyEstimator {
    * is known of the model.
    */
   predict(option: PlacementOption, replicas: number, share: number): Prediction | undefined {
-    const workload = workloadOf(option.model);
+    const workload = computedOf(option);
     const rate = (workload.rate_per_s * share) / replicas;
     const key = this.#keyOf(option);
     if (key === undefined) return undefined;
@@ -49,7 +49,7 @@ export class LatencyEstimator {
       known = new Map();
       this.#predictions.set(key, known);
     }
-    const { slo } = option.model.spec;
+    const slo = sloOf(option);
     const load = [rate, workload.input_tokens, workload.output_tokens, slo.ttft_ms, slo.tpot_ms].join();
     let each = known.get(load);
     if (each === undefined) {
@@ -67,7 +67,7 @@ export class LatencyEstimator {
 
   /** Requests per second one replica sustains at the model's lengths; undefined where nothing is known. */
   maxRate(option: PlacementOption): number | undefined {
-    const { input_tokens, output_tokens } = workloadOf(option.model);
+    const { input_tokens, output_tokens } = computedOf(option);
     return this.#modelOf(option)?.maxRate({ input_tokens, output_tokens });
   }
 
@@ -80,15 +80,12 @@ export class LatencyEstimator {
     if (model === undefined) return undefined;
     const load = { rate_per_s, input_tokens, output_tokens };
     const estimate = model.estimate(load);
-    const { slo } = option.model.spec;
+    const { pool } = option.model;
     return {
-      ttft_ms: estimate.ttft_ms,
-      tpot_ms: estimate.tpot_ms,
+      ttft_ms: pool === 'decode' ? 0 : estimate.ttft_ms,
+      tpot_ms: pool === 'prefill' ? 0 : estimate.tpot_ms,
       e2e_ms: estimate.e2e_ms,
-      slo_attainment: model.attainment(load, {
-        ttft_ms: slo.ttft_ms ?? defaultSlo.ttft_ms,
-        tpot_ms: slo.tpot_ms ?? defaultSlo.tpot_ms,
-      }),
+      slo_attainment: model.attainment(load, sloOf(option)),
       utilization: estimate.utilization,
       max_rate_per_s: estimate.max_rate_per_s,
       output_tokens_per_s: Math.min(rate_per_s, estimate.max_rate_per_s) * output_tokens,
@@ -102,7 +99,7 @@ export class LatencyEstimator {
     if (key === undefined || config === undefined) return undefined;
     let model = this.#models.get(key);
     if (model === undefined) {
-      model = new LatencyModel(config);
+      model = new LatencyModel(config, option.model.pool);
       this.#models.set(key, model);
     }
     return model;
@@ -114,10 +111,23 @@ export class LatencyEstimator {
     if (known !== undefined) return known;
     const config = configOf(option);
     if (config === undefined) return undefined;
-    const key = JSON.stringify(config);
+    const key = JSON.stringify([option.model.pool, config]);
     this.#keys.set(option, key);
     return key;
   }
+}
+
+/** What a replica has of a request: one of a prefill pool computes the first token, and no other. */
+function computedOf({ model }: PlacementOption): PlannedWorkload {
+  const workload = workloadOf(model);
+  return model.pool === 'prefill' ? { ...workload, output_tokens: 1 } : workload;
+}
+
+/** What it is to keep of what is promised: each pool its part. */
+function sloOf({ model: { pool, spec } }: PlacementOption): LatencyTargets {
+  const { ttft_ms = defaultSlo.ttft_ms, tpot_ms = defaultSlo.tpot_ms } = spec.slo;
+  if (pool === 'prefill') return { ttft_ms };
+  return pool === 'decode' ? { tpot_ms } : { ttft_ms, tpot_ms };
 }
 
 /** Whose measurements predictions for an option rest on, where they are not its own; one clause each. */

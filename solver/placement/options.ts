@@ -19,6 +19,7 @@ import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts'
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { stagesOnKind } from './kind-stages.ts';
 import { streamedStep, streamingOf } from './model-facts.ts';
+import { poolObstacle } from './pools.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
 import type { StageCut, StagePlan } from './stage-plan.ts';
 import {
@@ -115,6 +116,8 @@ export function placementOptions(
   const choice = chooseEngine(model, offer);
   if (!('reason' in choice)) return reject(choice.constraint, choice.because, { engine: choice.engine });
   const { engine } = choice;
+  const obstacle = poolObstacle(model, offer);
+  if (obstacle !== undefined) return reject('kv_transfer', obstacle, { engine });
   const { device, note } = offeredDevice(
     devices,
     { cpus: offer.cpus, isa: offer.isa ?? [], architecture: offer.architecture },

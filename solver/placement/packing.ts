@@ -1,4 +1,5 @@
 import type { UnitSpec } from '../../spec/launch.ts';
+import { servedNameOf, unitStem } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import {
   type NodeKindOffer,
@@ -20,6 +21,7 @@ import {
   streamingTime,
 } from './link-budget.ts';
 import type { PlacementOption } from './options.ts';
+import { servedSpec } from './pools.ts';
 import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
 import { spreadStages } from './stage-sharing.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
@@ -196,7 +198,8 @@ export class Packing {
       const host_bytes = node.host_bytes + hostMemory(option, device);
       return host_bytes === 0 || host_bytes + host_overhead_bytes <= option.offer.memory_bytes;
     };
-    const name = option.model.spec.name;
+    // Two pools of one model have one name there.
+    const name = servedNameOf(option.model.spec.name);
     const fits = (index: number): boolean => {
       const device = node.devices[index]!;
       if (!isHeld(device)) return false;
@@ -315,7 +318,7 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
     device.giving_way_bytes = givingWay_bytes(device, option);
     device.arena_bytes = Math.max(device.arena_bytes, arenaOf_bytes(option));
     device.time += time;
-    device.models.push(option.model.spec.name);
+    device.models.push(servedNameOf(option.model.spec.name));
     device.by = sharedBy(option);
   }
   if (option.memory.arena_bytes !== undefined) {
@@ -333,13 +336,14 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
   const parallel: ModelSpec['parallel'] = { tensor, pipeline: typeof asked === 'number' ? pipeline : asked };
   if (jobs !== undefined) parallel.jobs = jobs;
   return {
-    unit: unitName(model.spec.name, replica),
+    unit: unitName(unitStem(model.spec.name), replica),
     node_index: 0,
     nodes: option.nodes > 1 ? option.nodes : undefined,
     engine: option.engine,
     model_path: model.model_path,
     // As it was decided: nothing in a job is `auto` any more. A range of stages stays one: it may have others later.
-    model: { ...model.spec, replicas, precision: option.precision, parallel },
+    model: { ...servedSpec(model.spec), replicas, precision: option.precision, parallel },
+    pool: model.pool,
     device_kind: option.offer.devices.kind,
     device_count: devicesOnNode(option),
     tensor,

@@ -3,6 +3,7 @@
  * nodes are filled first-fit.
  */
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { plannedNameOf } from '../../spec/model-pools.ts';
 import type {
   NodeKindOffer,
   Placement,
@@ -419,7 +420,9 @@ function residentOf({ model, offer }: PlacementOption, launches: Placement['laun
     ({ node_kind, tier, devices_per_node }) =>
       node_kind === offer.node_kind && tier === offer.tier && devices_per_node.model === offer.devices.model,
   );
-  const units = on.flatMap((launch) => launch.units).filter((unit) => unit.model.name === model.spec.name);
+  const units = on
+    .flatMap((launch) => launch.units)
+    .filter((unit) => plannedNameOf(unit) === model.spec.name);
   if (units.length === 0) return 0;
   return Math.min(...units.map(({ memory }) => memory?.resident_bytes ?? 0));
 }

@@ -74,9 +74,12 @@ export class LatencyModel {
   /** Searches ask about the same lengths at many rates. */
   #times: SimulatedServiceTimes | undefined;
 
-  /** @throws what `replicaOf` throws */
-  constructor(config: ReplicaConfig) {
-    this.#replica = replicaOf(config);
+  /**
+   * @param role of a pool: `prefill` for loads of one output token; `decode` where prompts come with their KV
+   * @throws what `replicaOf` throws
+   */
+  constructor(config: ReplicaConfig, role?: 'prefill' | 'decode') {
+    this.#replica = replicaOf(config, role);
     const { pp, tp, device, shape, calibration } = this.#replica.model.input;
     this.#devices = tp * pp;
     this.#flops_per_token = (2 * activeParameters(shape)) / this.#devices;
@@ -192,7 +195,8 @@ export class LatencyModel {
       { time_share: prompt_share, compute: computeOf(input_tokens, prompt) },
       { time_share: (1 - prompt_share) * (1 - empty), compute: computeOf(Math.max(1, running), decode) },
     ];
-    return this.#devices * devicePower(this.#replica.model.input.device, phases);
+    const taken = phases.filter(({ time_share }) => time_share > 0);
+    return this.#devices * devicePower(this.#replica.model.input.device, taken);
   }
 }
 

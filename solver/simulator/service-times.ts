@@ -35,6 +35,8 @@ export class SimulatedServiceTimes {
   readonly #budget: number;
   /** Whole prompts in steps of their own. */
   readonly #apart: boolean;
+  /** Prompts come with their KV, and take the step of one token. */
+  readonly #arrive: boolean;
   readonly #context: number;
   /** Whole numbers between which times are taken as straight lines. */
   readonly #knots: readonly number[];
@@ -48,14 +50,16 @@ export class SimulatedServiceTimes {
     this.#pp = model.input.pp;
     this.#budget = limits.max_batched_tokens * this.#pp;
     this.#apart = limits.prompts === 'prompts-first';
+    this.#arrive = limits.role === 'decode';
     const { input_tokens, output_tokens } = lengths;
     this.decoded = output_tokens - 1;
     this.#context = input_tokens + output_tokens / 2;
     const kv = limits.admission === 'reserve' ? input_tokens + output_tokens : this.#context;
     // A step of b tokens holds n decoding ones, and of prompts what each sequence needs once in its time.
-    const held = this.#apart
-      ? Number.POSITIVE_INFINITY
-      : (this.decoded * this.#budget) / (input_tokens + this.decoded);
+    const held =
+      this.#apart || this.#arrive
+        ? Number.POSITIVE_INFINITY
+        : (this.decoded * this.#budget) / (input_tokens + this.decoded);
     this.most = Math.max(
       1,
       Math.floor(Math.min(limits.max_sequences * this.#pp, limits.kv_tokens / kv, held)),
@@ -64,12 +68,14 @@ export class SimulatedServiceTimes {
     this.#decode = Float64Array.from(this.#knots, (n) => this.#decodeAt(n));
     this.#added = Float64Array.from(this.#knots, (n) => this.#addedAt(n));
     this.#steps = Float64Array.from(this.#knots, (n) =>
-      this.#apart ? 1 : Math.ceil(input_tokens / this.#room(n)),
+      this.#apart || this.#arrive ? 1 : Math.ceil(input_tokens / this.#room(n)),
     );
+    // Where nothing is decoded, prompts share their steps with nobody.
+    const beside = this.decoded === 0 ? 0 : this.most;
     this.max_rate_per_s =
       1 /
       ((this.decoded * this.#decodeAt(this.most)) / this.most +
-        Math.max(1e-12, this.#addedAt(this.most, this.promptsPerStep(this.most))));
+        Math.max(1e-12, this.#addedAt(beside, this.promptsPerStep(beside))));
   }
 
   /** A decode step. */
@@ -95,7 +101,7 @@ export class SimulatedServiceTimes {
 
   /** Prompts that one step has room for; below 1 where a prompt takes several steps. */
   promptsPerStep(sequences: number): number {
-    return this.#room(sequences) / this.lengths.input_tokens;
+    return this.#room(sequences) / (this.#arrive ? 1 : this.lengths.input_tokens);
   }
 
   /**
@@ -158,6 +164,7 @@ export class SimulatedServiceTimes {
 
   /** `together` prompts share steps, and what steps cost whatever they hold. */
   #addedAt(sequences: number, together = 1): number {
+    if (this.#arrive) return 0;
     const model = this.#model;
     const { input_tokens } = this.lengths;
     const attention = model.prefillAttention_s(input_tokens, 0) / this.#pp;

@@ -47,6 +47,10 @@ export interface AnswerContext {
   token_ids: boolean;
   /** Who asks wants to know where the time went. */
   timings: boolean;
+  /** Who asks for an answer that comes whole has it computed elsewhere where it has moved. */
+  may_move: boolean;
+  /** See `headers.arrived_kv`. */
+  arrived_kv: string | undefined;
   /** As in `headers.cache_scope`. */
   cache_scope: string | undefined;
   slow_client_ms: number;
@@ -74,6 +78,14 @@ export function answer<D extends ChoiceDelta>(
   generation.start((choice, event) => {
     kind.choices[choice]!.take(event);
   });
+}
+
+/** Whether an answer may move, as far as whoever asks lets it, and what has come before it. */
+export function howItMoves(
+  { stream }: GenerationRequest['parameters'],
+  { token_ids, may_move, arrived_kv }: AnswerContext,
+): Pick<GenerationRequest, 'movable' | 'may_move' | 'arrived_kv'> {
+  return { movable: stream && token_ids, may_move: stream ? token_ids : may_move, arrived_kv };
 }
 
 function base(kind: { id: string }, object: string, request: GenerationRequest) {

@@ -35,6 +35,10 @@ export interface GenerationRequest {
   cache_scope: string | undefined;
   /** Its client can have it continued by another replica. */
   movable: boolean;
+  /** Whoever asked has it computed elsewhere where it has moved, streamed or not. */
+  may_move: boolean;
+  /** What its keys and values are called that came here before it, of one that was not begun. */
+  arrived_kv: string | undefined;
   /** The time that the chat template was told, Unix ms. */
   rendered_ms?: number;
 }
@@ -239,10 +243,11 @@ export class Generation {
         },
         ...(request.grammar && { grammar: request.grammar }),
         reasoning: request.reasoning !== undefined,
-        certain: this.#begun || parameters.continued !== undefined,
+        certain: this.#begun || parameters.continued !== undefined || request.arrived_kv !== undefined,
         // Once is enough: a stream that moved stays where it is.
         movable: request.movable && parameters.continued === undefined,
         continuable: request.movable,
+        handover: this.#mayBeHandedOver,
         answer: this.#answer,
         choice: choice.index,
         kv: this.#arrivalOf(choice),
@@ -262,8 +267,15 @@ export class Generation {
 
   /** What the rows of a choice are called that came here before it. */
   #arrivalOf({ index }: Choice): string | undefined {
-    const kv = this.#request.parameters.continued?.kv;
+    const kv = this.#request.parameters.continued?.kv ?? this.#request.arrived_kv;
     return kv === undefined ? undefined : arrivalName(kv, index);
+  }
+
+  /** Choices share the KV of their prompt where they are computed together; rows of all of a prompt are not shared. */
+  get #mayBeHandedOver(): boolean {
+    return (
+      this.#request.may_move && this.#choices.length === 1 && this.#request.prompt_logprobs === undefined
+    );
   }
 
   #takeAdmission(): void {
@@ -286,7 +298,8 @@ export class Generation {
       this.#fail(new HpcserveError('E_WORKER_COMPUTE', { what: 'The answer was cancelled by the worker' }));
       return;
     }
-    if (this.#request.parameters.continued?.cached_tokens === undefined)
+    // What was brought for it was computed for it.
+    if (this.#request.parameters.continued?.cached_tokens === undefined && !this.#request.arrived_kv)
       this.cached_tokens += output.cached_tokens ?? 0;
     if (output.prompt_logprobs) this.#listener.prompt(choice.index, output.prompt_logprobs);
     if (output.token || output.finish !== undefined) this.#startOthers(choice);

@@ -58,8 +58,11 @@ export type KvAsk = RowsAsk | SequencesAsk;
 export type SequencesAsk =
   /** What is alive of a model: `SequenceState[]`. */
   | { do: 'list'; model: string }
-  /** The rows of a running sequence as they are now, while it goes on: `HeldRows`, or nothing where it does not run. */
-  | { do: 'hold'; model: string; id: number }
+  /**
+   * The rows of a running sequence as they are now, from a token on, while it goes on: `HeldRows`, or nothing where it
+   * does not run. Absent `from`: all of them.
+   */
+  | { do: 'hold'; model: string; id: number; from?: number }
   /** The same once more is not needed. */
   | { do: 'let_go'; id: number }
   /** It stops, with its rows where they are: `HeldRows` from a token on, or nothing where it does not run. */

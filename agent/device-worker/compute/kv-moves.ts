@@ -109,7 +109,7 @@ export class KvMoves {
       case 'list':
         return this.#list(asked.model);
       case 'hold':
-        return this.#hold(asked.model, asked.id);
+        return this.#hold(asked.model, asked.id, asked.from ?? 0);
       case 'let_go':
         this.#letGo(asked.id);
         return undefined;
@@ -140,7 +140,7 @@ export class KvMoves {
     });
   }
 
-  #hold(model: string, id: number): HeldRows | undefined {
+  #hold(model: string, id: number, from: number): HeldRows | undefined {
     const hosted = this.#models.get(model)?.hosted;
     if (!hosted || this.#held.has(id)) return undefined;
     const engine = nativeOf(hosted);
@@ -148,7 +148,8 @@ export class KvMoves {
     if (!held) return undefined;
     this.#held.set(id, { held, leave: hosted.enter() });
     const { tokens: computed, blocks, all } = held;
-    return { tokens: all.slice(), computed, runs: placed(engine, blocks, 0, computed) };
+    const runs = placed(engine, blocks, Math.min(from, computed), computed);
+    return { tokens: all.slice(), computed, runs };
   }
 
   #letGo(id: number): void {
@@ -305,6 +306,7 @@ function guest(id: number, model: string, tokens: Int32Array): Submission {
     certain: true,
     movable: true,
     continuable: false,
+    handover: false,
     answer: 0,
     choice: 0,
     stop_tokens: [],

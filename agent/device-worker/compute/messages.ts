@@ -79,6 +79,8 @@ export interface Submission {
   movable: boolean;
   /** The same, as often as it must be: its node goes. */
   continuable: boolean;
+  /** The same, at any time before it has ended: a replica of the decode pool may go on with it. */
+  handover: boolean;
   /** Whose it is: sequences of one answer, its choices, end together. Unique in this worker. */
   answer: number;
   /** Of the choices of its answer, from 0 on. */

@@ -166,6 +166,8 @@ export class WorkerServer {
       },
       token_ids: request.headers[headerNames.token_ids] === '1',
       timings: request.headers[headerNames.timings] === '1',
+      may_move: request.headers[headerNames.may_move] === '1',
+      arrived_kv: arrivedKv(request),
       cache_scope: typeof scope === 'string' ? scope : undefined,
       slow_client_ms: this.#workerLimits.slow_client_ms,
       admit: (sequences) => this.#admit(model, sequences, request.headers[headerNames.at_once] === '1'),
@@ -258,6 +260,12 @@ export class WorkerServer {
       what: `${request.url} is asked with ${method}, not with ${request.method}`,
     });
   }
+}
+
+/** What a gateway says that has come before a request; it names rows of this worker, or none. */
+function arrivedKv({ headers }: IncomingMessage): string | undefined {
+  const kv = headers[headerNames.arrived_kv];
+  return typeof kv === 'string' && /^[0-9a-f]{1,64}$/.test(kv) ? kv : undefined;
 }
 
 function describe(model: ServedModel) {

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import type { KvPeer, KvSource } from '../../transfer/kv-source.ts';
+import type { KvPeer, KvSource, SentKv } from '../../transfer/kv-source.ts';
 import type { HeldRows, PlacedRun } from '../compute/kv-messages.ts';
 import type { Submission } from '../compute/messages.ts';
 import type { Models } from '../models.ts';
@@ -9,7 +9,7 @@ import type { AliveAnswer } from './leaving-answers.ts';
 import type { MovableModels } from './movable-models.ts';
 
 /** The rows of one choice on their way. */
-interface Leaving {
+export interface Leaving {
   submission: Submission;
   /** What it is called at the target. */
   name: string;
@@ -18,7 +18,7 @@ interface Leaving {
   detached: boolean;
 }
 
-interface Surroundings {
+export interface Surroundings {
   models: Models;
   movable: MovableModels;
   source: KvSource;
@@ -43,12 +43,9 @@ export async function moveAnswer(
   because: string,
 ): Promise<boolean> {
   const kv = randomBytes(16).toString('hex');
-  const leaving = answer.alive.map((submission): Leaving => {
-    const name = arrivalName(kv, submission.choice);
-    return { submission, name, sent: 0, detached: false };
-  });
-  const send = (one: Leaving, rows: HeldRows): Promise<void> =>
-    sendRows(source, movable, peer, answer.model, one, rows);
+  const leaving = answer.alive.map((submission) => newLeaving(kv, submission));
+  const send = (one: Leaving, rows: HeldRows): Promise<unknown> =>
+    sendRows({ source, movable }, peer, one, rows);
   try {
     for (const one of leaving) {
       const { id, model } = one.submission;
@@ -76,24 +73,33 @@ export async function moveAnswer(
   return moved;
 }
 
-async function settle(movable: MovableModels, leaving: readonly Leaving[], moved: boolean): Promise<void> {
+/** What was stopped goes on here, or is given up: it has moved. */
+export async function settle(
+  movable: MovableModels,
+  leaving: readonly Leaving[],
+  moved: boolean,
+): Promise<void> {
   for (const { submission, detached } of leaving)
     if (detached) await movable.ask({ do: 'settle', id: submission.id, moved });
 }
 
-async function sendRows(
-  source: KvSource,
-  movable: MovableModels,
+/** @param kv what the answer's rows are called where they go */
+export function newLeaving(kv: string, submission: Submission): Leaving {
+  return { submission, name: arrivalName(kv, submission.choice), sent: 0, detached: false };
+}
+
+/** Brings what a peer does not have yet; undefined where that is nothing. @throws HpcserveError E_KV_* */
+export async function sendRows(
+  { source, movable }: Pick<Surroundings, 'source' | 'movable'>,
   peer: KvPeer,
-  model: string,
   one: Leaving,
   { tokens, computed, runs }: HeldRows,
-): Promise<void> {
-  if (runs.length === 0) return;
+): Promise<SentKv | undefined> {
+  if (runs.length === 0) return undefined;
   const pieces = new Map(runs.map((run: PlacedRun) => [run.tokens.begin, run.pieces]));
-  const { cache_scope } = one.submission;
+  const { cache_scope, model } = one.submission;
   const of = { model, token_ids: Array.from(tokens.subarray(0, computed)) };
-  await source.send(peer, {
+  const sent = await source.send(peer, {
     offer: {
       sequence: one.name,
       generation: 1,
@@ -106,4 +112,5 @@ async function sendRows(
     pieces: ({ begin }) => pieces.get(begin)!,
   });
   one.sent = computed;
+  return sent;
 }

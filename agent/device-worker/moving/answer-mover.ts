@@ -20,8 +20,10 @@ import { AgentPeers, type ListedPeer } from './agent-peers.ts';
 import { moveAnswer } from './answer-move.ts';
 import { KvArrivals } from './kv-arrivals.ts';
 import { type AliveAnswer, aliveAnswers } from './leaving-answers.ts';
+import { ModelPaces } from './model-paces.ts';
 import { MovableModels } from './movable-models.ts';
 import { fabrics_default, type MovesPlace } from './moves-place.ts';
+import { PromptHandovers } from './prompt-handovers.ts';
 import { StageRowMoves } from './stage-row-moves.ts';
 
 /** Answers that leave at once. Lower: each stands still for less; higher: more of the link is used. */
@@ -41,6 +43,8 @@ const reserve_ms = 500;
 interface MoverOptions {
   models: Models;
   place: MovesPlace & { session_id: string };
+  /** Least time of an iteration, where the device's speed is declared. */
+  step_ms_min: number;
   /** Of the libraries that compute. */
   library_version: string;
   isDraining(): boolean;
@@ -79,6 +83,7 @@ export class AnswerMover {
   readonly #arrivals: KvArrivals;
   readonly #agent: AgentPeers;
   readonly #rows: StageRowMoves;
+  readonly #handovers: PromptHandovers;
   readonly #nodes = new Map<string, string>();
   #ends: Promise<Ends> | undefined;
   #moved = 0;
@@ -90,12 +95,33 @@ export class AnswerMover {
     this.#options = options;
     const { models, place, library_version } = options;
     this.#movable = new MovableModels(models, `${version} ${library_version}`);
-    this.#arrivals = new KvArrivals(this.#movable, options.isDraining, () => this.#told());
+    const paces = new ModelPaces(options.step_ms_min);
+    this.#arrivals = new KvArrivals(this.#movable, {
+      isDraining: () => options.isDraining(),
+      step_s: (model) => paces.of(model).step_s,
+      onChange: () => this.#told(),
+    });
     this.#agent = new AgentPeers(place.socket, place.session_id);
     this.#rows = new StageRowMoves(this.#movable, this.#agent);
     models.onRows = async (message) => {
       const { source } = await this.#open();
       await this.#rows.send(source, message).finally(() => this.#told());
+    };
+    this.#handovers = new PromptHandovers({
+      models,
+      movable: this.#movable,
+      agent: this.#agent,
+      paces,
+      source: async () => (await this.#open()).source,
+      goesTo: ({ session_id, node }) => this.#nodes.set(session_id, node),
+      warn: (notice) => !this.#closing && options.warn(notice),
+      changed: () => this.#told(),
+    });
+    models.onSubmitted = (submission) => this.#handovers.submitted(submission);
+    models.onEnded = (id) => this.#handovers.ended(id);
+    models.onStep = (step) => {
+      paces.observe(step);
+      this.#handovers.stepped(step.name);
     };
     models.onArrivedBegan = (kv, cached_tokens, tokens) => this.#arrivals.began(kv, cached_tokens, tokens);
   }
@@ -253,7 +279,8 @@ export class AnswerMover {
     const lists = [...models].map((name) =>
       aliveAnswers(this.#options.models, this.#movable, name, refusals),
     );
-    return new Map((await Promise.all(lists)).flat().map((answer) => [answer.id, answer]));
+    const answers = (await Promise.all(lists)).flat().filter(({ id }) => !this.#handovers.has(id));
+    return new Map(answers.map((answer) => [answer.id, answer]));
   }
 
   async #plan(evacuation: Evacuation, answers: Map<number, AliveAnswer>): Promise<EvacuationStep[]> {
@@ -341,6 +368,8 @@ export class AnswerMover {
       peers,
     };
     if (this.#last_because !== undefined) report.last_because = this.#last_because;
+    const { report: handovers } = this.#handovers;
+    if (handovers) report.handovers = handovers;
     return report;
   }
 }

@@ -12,6 +12,7 @@ const hold_ms = 15_000;
 
 interface Arrival {
   peer: string;
+  model: string;
   tokens: Int32Array;
   /** Tokens whose rows are there. */
   arrived: number;
@@ -26,14 +27,22 @@ export class KvArrivals implements KvReceiver {
   missed = 0;
   readonly #models: MovableModels;
   readonly #isDraining: () => boolean;
+  readonly #step_s: (model: string) => number | undefined;
   readonly #onChange: () => void;
   readonly #arrivals = new Map<string, Arrival>();
 
-  /** @param isDraining nothing new is taken */
-  constructor(models: MovableModels, isDraining: () => boolean, onChange: () => void) {
+  /**
+   * @param around `isDraining`: nothing new is taken; `step_s`: of a model's iterations that decode, undefined where
+   *   there were none
+   */
+  constructor(
+    models: MovableModels,
+    around: { isDraining(): boolean; step_s(model: string): number | undefined; onChange(): void },
+  ) {
     this.#models = models;
-    this.#isDraining = isDraining;
-    this.#onChange = onChange;
+    this.#isDraining = () => around.isDraining();
+    this.#step_s = (model) => around.step_s(model);
+    this.#onChange = () => around.onChange();
   }
 
   formatOf({ of }: KvOffer): KvOffer['format'] {
@@ -41,7 +50,17 @@ export class KvArrivals implements KvReceiver {
   }
 
   room(model: string): KvRoom {
-    return this.#isDraining() ? { places: 0, kv_tokens: 0 } : this.#models.roomOf(model);
+    if (this.#isDraining()) return { places: 0, kv_tokens: 0 };
+    const room = this.#models.roomOf(model);
+    // What has come for requests that have not is as good as used.
+    for (const { model: of, arrived } of this.#arrivals.values()) {
+      if (of !== model) continue;
+      room.places = Math.max(0, room.places - 1);
+      room.kv_tokens = Math.max(0, room.kv_tokens - arrived);
+    }
+    const step_s = this.#step_s(model);
+    if (step_s !== undefined) room.step_ms = 1000 * step_s;
+    return room;
   }
 
   /** @throws HpcserveError E_KV_MESSAGE, E_KV_STALE, E_KV_ROOM */
@@ -70,7 +89,7 @@ export class KvArrivals implements KvReceiver {
         await this.#models.ask({ do: 'commit', arrival: name });
         clearTimeout(known?.timer);
         const timer = setTimeout(() => this.#forget(name), hold_ms);
-        this.#arrivals.set(name, { peer, tokens: token_ids, arrived: tokens.end, timer });
+        this.#arrivals.set(name, { peer, model: of.model, tokens: token_ids, arrived: tokens.end, timer });
       },
       abort: () => void this.#models.ask({ do: 'abort', arrival: name }).catch(() => undefined),
     };

@@ -1,5 +1,5 @@
 import { Counter, Gauge, type Registry } from 'prom-client';
-import type { MovesReport } from '../../../spec/moves-report.ts';
+import { keptReasons, type MovesReport } from '../../../spec/moves-report.ts';
 
 /** What moved with its keys and values, for Prometheus: the numbers of a `MovesReport`. */
 export class MoveMetrics {
@@ -8,6 +8,9 @@ export class MoveMetrics {
   readonly #bytes: Counter<'way'>;
   readonly #fallbacks: Counter;
   readonly #rate: Gauge<'peer' | 'node' | 'way'>;
+  readonly #handovers: Counter<'outcome'>;
+  readonly #handover_tokens: Counter<'sent'>;
+  readonly #handover_pause: Gauge;
   #last: MovesReport = { moved: 0, recomputed: 0, continued: 0, continued_tokens: 0, missed: 0, peers: [] };
 
   constructor(registry: Registry) {
@@ -40,6 +43,23 @@ export class MoveMetrics {
       labelNames: ['peer', 'node', 'way'],
       registers,
     });
+    this.#handovers = new Counter({
+      name: 'hpcserve_kv_handovers_total',
+      help: 'Answers whose prompts a replica of a prefill pool computed: handed over to the decode pool (handed_over), or decoded here, by why.',
+      labelNames: ['outcome'],
+      registers,
+    });
+    this.#handover_tokens = new Counter({
+      name: 'hpcserve_kv_handover_tokens_total',
+      help: 'Prompt tokens of answers that were handed over (all), and those whose KV was sent while the prompt was computed (early).',
+      labelNames: ['sent'],
+      registers,
+    });
+    this.#handover_pause = new Gauge({
+      name: 'hpcserve_kv_handover_pause_seconds',
+      help: 'From where an answer stops here until its KV is at the decode pool, on average.',
+      registers,
+    });
   }
 
   /** @param report newer than the one before */
@@ -55,6 +75,17 @@ export class MoveMetrics {
       this.#fallbacks.inc(fallbacks - (before?.fallbacks ?? 0));
       if (busy_ms > 0) this.#rate.set({ peer, node, way }, (1000 * bytes) / busy_ms);
     }
+    this.#setHandovers(report.handovers, last.handovers);
     this.#last = report;
+  }
+
+  #setHandovers(now: MovesReport['handovers'], last: MovesReport['handovers']): void {
+    if (!now) return;
+    this.#handovers.inc({ outcome: 'handed_over' }, now.handed_over - (last?.handed_over ?? 0));
+    for (const reason of keptReasons)
+      this.#handovers.inc({ outcome: reason }, now.kept[reason] - (last?.kept[reason] ?? 0));
+    this.#handover_tokens.inc({ sent: 'all' }, now.tokens - (last?.tokens ?? 0));
+    this.#handover_tokens.inc({ sent: 'early' }, now.early_tokens - (last?.early_tokens ?? 0));
+    this.#handover_pause.set(now.pause_ms / 1000);
   }
 }

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type AddForm, grammarOf } from '../../text/grammar/gbnf.ts';
 import { promptOpensReasoning, reasoningClose } from '../../text/output/reasoning.ts';
-import { type AnswerContext, type AnswerKind, answer } from '../answers/answer.ts';
+import { type AnswerContext, type AnswerKind, answer, howItMoves } from '../answers/answer.ts';
 import { ChatChoice, type ChatDelta } from '../answers/chat-answer.ts';
 import { withWarnings } from '../answers/warnings.ts';
 import type { GrammarConstraint } from '../compute/messages.ts';
@@ -60,7 +60,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     {
       model,
       parameters,
-      movable: parameters.stream && context.token_ids,
+      ...howItMoves(parameters, context),
       cache_scope: context.cache_scope,
       prompts: [tokens],
       max_tokens: [max_tokens],

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { grammarOf } from '../../text/grammar/gbnf.ts';
 import { withBos } from '../../text/prompt-tokens.ts';
-import { type AnswerContext, answer } from '../answers/answer.ts';
+import { type AnswerContext, answer, howItMoves } from '../answers/answer.ts';
 import { CompletionChoice, type CompletionDelta } from '../answers/completion-answer.ts';
 import { noLogprobs } from '../answers/logprobs.ts';
 import { withWarnings } from '../answers/warnings.ts';
@@ -68,7 +68,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
     {
       model,
       parameters,
-      movable: parameters.stream && context.token_ids,
+      ...howItMoves(parameters, context),
       cache_scope: context.cache_scope,
       prompts: prompts.map(({ tokens }) => tokens),
       max_tokens: prompts.map(({ tokens }) =>

@@ -88,6 +88,7 @@ function submissionOf(
     reasoning: false,
     certain: false,
     movable: false,
+    handover: false,
     continuable: false,
     answer: 0,
     choice: 0,

@@ -61,6 +61,22 @@ it('refuses two models of one name, and an alias that is another’s name; an al
   check({ name: 'm', aliases: ['m', 'shared'] }, { name: 'n', aliases: ['shared'] });
 });
 
+it('refuses node kinds of a pool that are not there, and a model that has the name of a pool', () => {
+  const pools = { prefill: {}, decode: { devices: { node_kinds: ['gh201'] } } };
+  const check = (...models: object[]) =>
+    checkModels(
+      deploymentSchema.parse({ name: 'd', models: models.map((model) => ({ source: '/m', ...model })) }),
+      'here',
+      ['gh200'],
+    );
+  expect(() => check({ name: 'm', pools })).toThrow(/node kind "gh201"/);
+  const either = { prefill: {}, decode: {} };
+  expect(() => check({ name: 'm', pools: either }, { name: 'm/decode' })).toThrow(
+    /"m\/decode", and m has a decode pool/,
+  );
+  check({ name: 'm', pools: either }, { name: 'm/other' });
+});
+
 it('refuses hosts of remote media that the site does not allow', () => {
   const check = (domains: string[], allowed?: string[]) => () =>
     checkModels(

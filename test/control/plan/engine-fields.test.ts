@@ -47,6 +47,7 @@ const elsewhere: ReadonlySet<FieldName> = new Set([
   // Of the native engine alone.
   'weights',
   'parallel.jobs',
+  'pools',
   'latency_sensitivity',
   'batch_invariant',
   'kernels',

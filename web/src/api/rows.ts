@@ -10,6 +10,8 @@ export interface ReplicaRow {
   precision: string;
   context_tokens: number;
   slo?: { ttft_ms?: number; tpot_ms?: number };
+  /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */
+  pool?: 'prefill' | 'decode';
   error?: string;
   state: ModelState;
   running: number;

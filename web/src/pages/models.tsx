@@ -207,6 +207,7 @@ function Replicas({ replicas }: { replicas: readonly { session: SessionRow; repl
                   <Badge tone={toneOf(state)} title={replica.error}>
                     {state}
                   </Badge>
+                  {replica.pool && <span class="quiet"> {replica.pool}</span>}
                 </td>
                 <td>{hardware(session.devices) || nothing}</td>
                 <td>{session.engine ?? nothing}</td>

@@ -144,6 +144,7 @@ export class Scheduled {
       certain: true,
       movable: true,
       continuable: true,
+      handover: false,
       answer: id,
       choice: 0,
       stop_tokens: [],
