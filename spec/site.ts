@@ -118,7 +118,7 @@ export const siteSchema = z
         library_dir: path
           .optional()
           .describe(
-            'Folder of the site’s own ggml and llama.cpp libraries, on nodes; with a backend for GPUs among them the native engine is offered on GPUs, too. Default: what `hpcserve native add` put beside the state, else the ones hpcserve brings, which compute on CPUs.',
+            'Folder of the site’s own ggml and llama.cpp libraries, on nodes; with a backend for GPUs among them the native engine is offered on GPUs, too. Default: what `hpcserve native add` put beside the state, else those that came with hpcserve: for CPUs, and for GPUs where its archive was made with `--cuda`.',
           ),
       })
       .prefault({})

@@ -6,7 +6,6 @@
 import { statSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
-import { host_cache_share } from '../../solver/reuse/host-cache.ts';
 import { type FileVersion, fileVersion, sharedVersionText } from '../memory/file-version.ts';
 import type { FileRange } from '../memory/load/pieces.ts';
 import { residentRangesInTurns } from '../memory/peers/shared-tensors.ts';
@@ -18,6 +17,10 @@ const piece_bytes = 1024 * 1024;
 const look_ms = 50;
 /** Beside answers it rests so many times as long as it read. Lower: done sooner; higher: answers are disturbed less. */
 const rest_factor = 3;
+/**
+ * Share of the memory that may still be had: the page cache of a job counts as the job's. Lower: others keep theirs.
+ */
+const memory_share = 0.5;
 
 export interface WarmSurroundings {
   /** Models are on their way: nothing is read. */
@@ -34,7 +37,7 @@ export async function warmCache(
   models: readonly ManifestModel[],
   around: WarmSurroundings,
   signal: AbortSignal,
-  bytes_max = host_cache_share * process.availableMemory(),
+  bytes_max = memory_share * process.availableMemory(),
 ): Promise<void> {
   let left_bytes = bytes_max;
   for (const model of models) {

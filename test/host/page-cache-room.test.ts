@@ -53,8 +53,8 @@ test('the tightest of several limits counts, by version 1, too; what is over its
   expect(pageCacheRoom_bytes(machine(over))).toBe(0);
 });
 
-test('models have half of it', () => {
-  expect(fitsHostCache(8 * gib, 16 * gib)).toBe(true);
-  expect(fitsHostCache(8 * gib + 1, 16 * gib)).toBe(false);
+test('a load that is larger cannot be kept', () => {
+  expect(fitsHostCache(16 * gib, 16 * gib)).toBe(true);
+  expect(fitsHostCache(16 * gib + 1, 16 * gib)).toBe(false);
   expect(fitsHostCache(1, 0)).toBe(false);
 });

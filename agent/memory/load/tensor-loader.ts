@@ -35,7 +35,7 @@ export interface TensorLoaderOptions {
   mapped?: boolean;
   /**
    * Whether a load of so many bytes is read past the page cache, where the filesystem allows it. Default: where the
-   * page cache could not keep them.
+   * page cache cannot hold them.
    */
   past_cache?: (load_bytes: number) => boolean;
   /**
@@ -56,7 +56,7 @@ export interface TensorLoaderOptions {
  *
  * Bytes come from the page cache, which is the host-memory model cache: where they are in it already, they are
  * converted or copied from where they lie, under a lease on the file; else they are read in large pieces, by as many
- * threads as there are, so that reading and conversion overlap. A load that the page cache could not keep is read past
+ * threads as there are, so that reading and conversion overlap. A load that the page cache cannot hold is read past
  * it (O_DIRECT). On their way past the cache, or to a device, units go through a ring of each thread (`UnitRing`).
  */
 export class TensorLoader {

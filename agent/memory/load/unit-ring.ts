@@ -15,7 +15,7 @@ import { direct_alignment_bytes, type StagingMemory, stagingMemory } from './sta
  * device. Its memory is as many times the largest unit. Lower: less memory; higher: reads and uploads wait for each
  * other less.
  */
-export const ring_units = 4;
+const ring_units = 4;
 /** Where the kernel reads by itself, so many units are on their way from the disk before the one that is placed. */
 const reads_ahead = ring_units - 1;
 /** Of a unit, by the kernel at once; what is beyond them waits for the filesystem. Neighbours come with one read. */
