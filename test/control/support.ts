@@ -110,7 +110,8 @@ export function temporaryStore(): { store: DeploymentStore; folder: string; disp
   return {
     store: new DeploymentStore(stateLayout(folder, 'local')),
     folder,
-    dispose: () => rmSync(folder, { recursive: true, force: true }),
+    // A keeper may still write into it.
+    dispose: () => rmSync(folder, { recursive: true, force: true, maxRetries: 10 }),
   };
 }
 
