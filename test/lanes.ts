@@ -27,6 +27,9 @@ const alone: Readonly<Record<string, string>> = {
   'test/failover/stuck-thread.test.ts': stuck_thread,
   'test/failover/loading.test.ts':
     'a replica is to be lost in the second in which the other one loads, and nobody is waited for who stands still',
+  'test/failover/pools.test.ts': 'a replica that is to take an answer says within a second what room it has',
+  'test/failover/moved-kv.test.ts':
+    'answers leave a node within the seconds that it drains, and peers that have no core say too late what room they have',
   'test/web/interactive.test.ts':
     'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':
