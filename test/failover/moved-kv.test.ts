@@ -56,12 +56,19 @@ async function start(
   units: UnitSpec[] = [native()],
   launch: Partial<LaunchSpec> = {},
   drain_s = '10',
+  prefix: readonly string[] = [],
 ): Promise<RunningAgent> {
-  const agent = await site.start(units, { emulated_step_ms: 20, ...launch }, { HPCSERVE_DRAIN_S: drain_s });
+  const environment = { HPCSERVE_DRAIN_S: drain_s };
+  const agent = await site.start(units, { emulated_step_ms: 20, ...launch }, environment, prefix);
   all.push(agent);
   return agent;
 }
 const all: RunningAgent[] = [];
+/** On a host of another name, as another node is. */
+const on_another_host = [
+  ...['unshare', '--map-root-user', '--uts', '--', 'sh', '-c'],
+  'hostname elsewhere && exec "$0" "$@"',
+];
 
 const workersIn = ({ sessions }: AgentState) => sessions.filter(({ role }) => role === 'device-worker');
 
@@ -171,9 +178,10 @@ describe('answers of a node that ends', () => {
     launch: Partial<LaunchSpec>,
     way: string,
     peer: Partial<MovesReport['peers'][number]>,
+    prefix: readonly string[] = [],
   ): Promise<void> {
     // Opening a fabric takes seconds where other tests run beside this one: the answer would take 20 s to its end here.
-    const from = await start([native()], { emulated_step_ms: 150, ...launch }, '25');
+    const from = await start([native()], { emulated_step_ms: 150, ...launch }, '25', prefix);
     // Both ends are as the case has it: the one that is left over from the case before goes first.
     await workerOf(from);
     here.process.kill('SIGTERM');
@@ -209,6 +217,7 @@ describe('answers of a node that ends', () => {
   ])(title, goesOnBy, 120_000);
   it.each<Way>([
     ['sendfile', { private_fabric: true, fabrics: [] }, 'sendfile', { fallbacks: 0 }],
+    ['TLS, from another node', {}, 'tcp, encrypted', { fallbacks: 0 }, on_another_host],
     ['sendfile within a node, where the network is not private', {}, 'sendfile', { fallbacks: 0 }],
   ])(title, goesOnBy, 120_000);
 
