@@ -10,6 +10,7 @@ import { pipelineQuestion, planChange } from '../../../control/pipelines/change-
 import { readGranularityFile } from '../../../control/pipelines/granularity-file.ts';
 import { GranularityKeeper } from '../../../control/pipelines/granularity-keeper.ts';
 import { heldPipelines } from '../../../control/pipelines/held-pipelines.ts';
+import { livePipeline } from '../../../control/pipelines/live-pipeline.ts';
 import { planNow } from '../../../control/plan/plan-now.ts';
 import type { LaunchObservation, Observation } from '../../../control/reconcile/observe.ts';
 import { type Operations, openOperations } from '../../../control/runner/operations.ts';
@@ -194,6 +195,19 @@ describe('a pipeline that may have 2 to 4 stages', () => {
       expect(plan.cuts[index]!.begin).toBe(index === 0 ? 0 : 1 + 2 * first_block);
     }
     expect(next).toBe(8);
+  });
+
+  it('takes between two stages what hidden states of its rows take, beside the way itself', async () => {
+    const state = await deployed();
+    const [pipeline] = heldPipelines(state, seen(state));
+    const question = await pipelineQuestion(operations, state);
+    const live = livePipeline(pipeline!, state.spec.models[0]!, question)!;
+    // Of 200 tokens in and 4 out, one pass in five is a prompt; four sequences decode in as many batches as stages.
+    const { n_embd } = synthPresets['small-llama']!;
+    const hop_s = (rows: number): number => 0.0002 + (rows * n_embd * 4) / 1e9;
+    for (const { stages, hops_s } of live.granularities)
+      expect(hops_s).toBeCloseTo((stages * (4 * hop_s(4 / stages) + hop_s(200))) / 5, 9);
+    expect(live.granularities.map(({ stages }) => stages)).toEqual([2, 4]);
   });
 
   it('starts a stage on a device that no other model is on, though that comes later', async () => {
