@@ -27,6 +27,8 @@ const alone: Readonly<Record<string, string>> = {
   'test/failover/stuck-thread.test.ts': stuck_thread,
   'test/failover/loading.test.ts':
     'a replica is to be lost in the second in which the other one loads, and nobody is waited for who stands still',
+  'test/failover/preemption.test.ts':
+    'a stream goes on for as long as two devices take turns with models, at the same pace on both',
   'test/failover/pools.test.ts': 'a replica that is to take an answer says within a second what room it has',
   'test/failover/moved-kv.test.ts':
     'answers leave a node within the seconds that it drains, and peers that have no core say too late what room they have',

@@ -57,6 +57,8 @@ export const vulkan_layer_manifest = 'keep-buffers.json';
 /** npm's file of the libraries, and the folder that it was unpacked into. */
 export const vulkan_package = 'libraries.tgz';
 export const vulkan_libraries = 'libraries';
+/** What the driver compiled, for every process of every suite: seconds for each shader. */
+const vulkan_shaders = 'shaders';
 
 /** ggml with its Vulkan backend on a driver that computes on the CPU. */
 export interface VulkanDevice {
@@ -78,6 +80,7 @@ export function vulkanDevice(): Environment<VulkanDevice> {
     VK_ICD_FILENAMES: drivers[0]!,
     VK_INSTANCE_LAYERS: vulkan_layer,
     VK_LAYER_PATH: folder,
+    MESA_SHADER_CACHE_DIR: join(folder, vulkan_shaders),
   };
   const library_dir = join(folder, vulkan_libraries);
   return { found: { library_dir, package_file: join(folder, vulkan_package), environment }, lacking: '' };

@@ -1,18 +1,20 @@
 /**
  * ggml's libraries with the Vulkan backend, of the release that the other ones are of, and Debian's Mesa with a driver
  * that computes on the CPU: a device with memory of its own on every machine, slow and right. Beside them a layer of
- * Vulkan that this driver needs (`vulkan/keep-buffers.c`).
+ * Vulkan that this driver needs (`vulkan/keep-buffers.c`), and the shaders that suites compute with, compiled.
  */
-import { mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { packageRoot } from '../../host/package-root.ts';
+import { nativeFolderVariable } from '../../native/libraries.ts';
 import { installMissing } from '../cluster/install.ts';
 import {
   vulkan_layer,
   vulkan_layer_manifest,
   vulkan_libraries,
   vulkan_package,
+  vulkanDevice,
   vulkanDrivers,
 } from './environments.ts';
 import { madeOnce, NotHere, run } from './making.ts';
@@ -58,11 +60,33 @@ export async function makeVulkan(say: (line: string) => void): Promise<void> {
       library_path: library,
       api_version: '1.3.0',
       implementation_version: '1',
-      description: 'Buffers live as long as their device.',
+      description: 'Buffers live as long as their device, and who waits sleeps.',
     };
     writeFileSync(
       join(folder, vulkan_layer_manifest),
       JSON.stringify({ file_format_version: '1.2.0', layer }),
     );
   });
+  await compileShaders(say);
+}
+
+/** Types of matrices that suites compute with, so that each process has about as much to compile. */
+const shaderTypes = [
+  ['F32', 'Q8_0'],
+  ['F16', 'Q4_0'],
+];
+
+/** Once, by two processes: a process has its shaders compiled one after another. */
+async function compileShaders(say: (line: string) => void): Promise<void> {
+  const { found, lacking } = vulkanDevice();
+  if (!found) throw new Error(`the device was made, and is not found:${lacking}`);
+  const compiled = join(found.environment.MESA_SHADER_CACHE_DIR!, 'compiled');
+  if (existsSync(compiled)) return;
+  say('the driver compiles its shaders: minutes');
+  const program = join(packageRoot, 'dist/test/engines/vulkan/compile-shaders.js');
+  const environment = { ...found.environment, [nativeFolderVariable]: found.library_dir };
+  const processes = shaderTypes.map((types) => run([process.execPath, program, ...types], environment));
+  await Promise.all(processes);
+  writeFileSync(compiled, '');
+  say('shaders are compiled');
 }

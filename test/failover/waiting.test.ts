@@ -284,6 +284,7 @@ describe('many that wait for the first replica', () => {
   const places = 8;
   const wave = 768;
   const answer_ms = 30;
+  const first_answers = wave / 8;
 
   interface Counted {
     session: TestSession;
@@ -293,8 +294,11 @@ describe('many that wait for the first replica', () => {
     answered: string[];
   }
 
-  /** A replica that loads; then it computes as many at a time as it has places, and says how many it has. */
-  async function replica(on: Stage, node: string): Promise<Counted> {
+  /**
+   * A replica that loads; then it computes as many at a time as it has places, and says how many it has.
+   * @param pause of all but its first answers
+   */
+  async function replica(on: Stage, node: string, pause?: Promise<void>): Promise<Counted> {
     const counted = { running: 0, most: 0, answered: [] as string[] } as Counted;
     const queue: (() => void)[] = [];
     counted.session = await on.session(
@@ -304,6 +308,7 @@ describe('many that wait for the first replica', () => {
         report(counted);
         if (counted.running > places) await new Promise<void>((resolve) => queue.push(resolve));
         await delay(answer_ms);
+        if (counted.answered.length >= first_answers) await pause;
         counted.running--;
         counted.answered.push(String(request.headers[headers.request_id]));
         report(counted);
@@ -323,7 +328,12 @@ describe('many that wait for the first replica', () => {
   it('go as places become free, so that one that comes later finds its part', async () => {
     const patient = await startStage({ continue_ms: 300, load_wait_ms: 60_000 });
     try {
-      const first = await replica(patient, 'a');
+      // However long the second one takes to be there.
+      let goOn: () => void = () => undefined;
+      const pause = new Promise<void>((resolve) => {
+        goOn = resolve;
+      });
+      const first = await replica(patient, 'a', pause);
       const table = async (): Promise<string> => (await patient.admin('/hpcserve/v1/table')).text();
       await until(async () => (await table()).includes('"reachable":true'), 'the loading replica to be seen');
       const statuses: number[] = [];
@@ -335,11 +345,13 @@ describe('many that wait for the first replica', () => {
       await delay(load_ms);
       expect(statuses).toEqual([]);
       report(first);
-      await until(() => first.answered.length >= wave / 8, 'the first answers');
+      await until(() => first.answered.length >= first_answers, 'the first answers');
       // Who comes now is behind those that wait, and the second replica is there for all of them.
       const late = patient.post(path, chat);
       const second = await replica(patient, 'b');
       report(second);
+      await until(() => second.answered.length > 0, 'an answer of the second replica');
+      goOn();
       await Promise.all(wait);
       expect((await late).status).toBe(200);
       expect(new Set(statuses)).toEqual(new Set([200]));

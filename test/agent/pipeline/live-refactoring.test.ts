@@ -50,7 +50,8 @@ test('1, 2, 4, 2, 1 stages under 8 running requests, and two that are cut anew',
   for (const to of [two, uneven, four, two, one]) {
     const { report, error } = await pipelines.refactor(to);
     expect(error).toBeUndefined();
-    expect(report!.outcome).toMatchObject({ kind: 'refactored', incomplete: [] });
+    const { outcome } = report!;
+    expect(outcome, JSON.stringify(outcome)).toMatchObject({ kind: 'refactored', incomplete: [] });
     expect(report!.bytes_moved).toBeGreaterThan(0);
   }
   expect(pipelines.coordinator.lines.filter(({ level }) => Number(level) >= 50)).toEqual([]);

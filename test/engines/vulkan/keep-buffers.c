@@ -1,8 +1,12 @@
 /*
- * A Vulkan layer under which buffers live as long as their device. Mesa's driver for the CPU (lavapipe, seen in 22.3)
+ * A Vulkan layer for suites on Mesa's driver for the CPU.
+ *
+ * Buffers live as long as their device. Mesa's driver for the CPU (lavapipe, seen in 22.3)
  * binds every descriptor of a set, also those that no shader reads; ggml keeps its sets, updates in each as many as a
  * shader has, and destroys buffers that others name which are left from before. Vulkan allows that; the driver takes a
  * reference to what is freed. Memory is given back as ever: what stays is the handle, some hundred bytes.
+ *
+ * Who asks for a fence in a loop sleeps: ggml does, on a core that the driver needs to compile and to compute.
  *
  * The structs are those of vk_layer.h and vulkan_core.h, as far as they are needed.
  */
@@ -14,6 +18,11 @@ typedef void (*function)(void);
 typedef function (*get_address)(void *object, const char *name);
 
 enum { loader_instance_create_info = 47, loader_device_create_info = 48, layer_link_info = 0 };
+
+/* VkResult */
+enum { not_ready = 1, timed_out = 2, initialization_failed = -3 };
+
+static const uint64_t fence_wait_ns = 1000000;
 
 /* VkLayerInstanceLink and VkLayerDeviceLink: of the second, `second` finds functions of devices. */
 struct link {
@@ -51,7 +60,7 @@ static struct create_info *link_of(const struct create_info *created, uint32_t t
 
 static int create_instance(const void *created, const void *allocator, void **instance) {
   struct create_info *info = link_of(created, loader_instance_create_info);
-  if (!info) return -3; /* VK_ERROR_INITIALIZATION_FAILED */
+  if (!info) return initialization_failed;
   next_instance_address = info->layer->first;
   info->layer = info->layer->next;
   int (*create)(const void *, const void *, void **) = (void *)next_instance_address(NULL, "vkCreateInstance");
@@ -60,7 +69,7 @@ static int create_instance(const void *created, const void *allocator, void **in
 
 static int create_device(void *physical, const void *created, const void *allocator, void **device) {
   struct create_info *info = link_of(created, loader_device_create_info);
-  if (!info) return -3;
+  if (!info) return initialization_failed;
   get_address instance_address = info->layer->first;
   next_device_address = info->layer->second;
   info->layer = info->layer->next;
@@ -74,9 +83,23 @@ static void destroy_buffer(void *device, uint64_t buffer, const void *allocator)
   (void)allocator;
 }
 
+static int (*next_fence_status)(void *device, uint64_t fence);
+static int (*next_wait_for_fences)(void *device, uint32_t count, const uint64_t *fences, uint32_t all, uint64_t wait_ns);
+
+static int fence_status(void *device, uint64_t fence) {
+  int status = next_fence_status(device, fence);
+  if (status == not_ready) status = next_wait_for_fences(device, 1, &fence, 1, fence_wait_ns);
+  return status == timed_out ? not_ready : status;
+}
+
 static function device_address(void *device, const char *name) {
   if (strcmp(name, "vkGetDeviceProcAddr") == 0) return (function)device_address;
   if (strcmp(name, "vkDestroyBuffer") == 0) return (function)destroy_buffer;
+  if (strcmp(name, "vkGetFenceStatus") == 0) {
+    next_fence_status = (void *)next_device_address(device, name);
+    next_wait_for_fences = (void *)next_device_address(device, "vkWaitForFences");
+    return (function)fence_status;
+  }
   return next_device_address(device, name);
 }
 
