@@ -1,16 +1,19 @@
 import type { Command } from 'commander';
 import { writePlanFile } from '../../control/plan/plan-file.ts';
-import { planNow } from '../../control/plan/plan-now.ts';
+import { search_ms as default_search_ms, planNow } from '../../control/plan/plan-now.ts';
 import { launchIds, type PlannedDeployment, requireFeasible } from '../../control/plan/planning.ts';
+import { searchDeadline } from '../../control/plan/search-deadline.ts';
 import { questionNow } from '../../control/plan/site-question.ts';
 import type { Operations } from '../../control/runner/operations.ts';
 import { describeLaunch } from '../../control/runner/prepare-launch.ts';
 import { guaranteesOf } from '../../control/scavenger/guarantees.ts';
 import { isJoinedKind } from '../../control/state/joined-nodes.ts';
+import { proposeSlices } from '../../solver/placement/mig-proposal.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { CliContext } from '../context.ts';
 import { describeGuarantee } from '../format/guarantee.ts';
+import { migLines } from '../format/mig-text.ts';
 import { printPlan } from '../format/plan-text.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
 import { objectiveOption } from '../objective-option.ts';
@@ -33,6 +36,7 @@ interface StartEstimate {
 interface PlanOptions {
   explain?: true;
   offline?: true;
+  mig?: true;
   out?: string;
   objective?: Objective;
   /** Seconds. */
@@ -48,6 +52,7 @@ export function registerPlan(command: Command, context: CliContext): void {
       .addOption(objectiveOption())
       .option('--deadline <time>', 'look this long for a better plan (500ms, 10s; default 5s)', parseSeconds)
       .option('--offline', 'do not ask Slurm; plan from the site config alone')
+      .option('--mig', 'also say how GPUs could be divided into MIG slices for it; nothing is divided')
       .option('--out <plan>', 'write the plan to a file for `deploy --plan`')
       .option('--question', 'print what the plan would be made from, as JSON, for a plan over several sites'),
   );
@@ -70,6 +75,7 @@ Examples:
   $ hpcserve plan model.yaml
   $ hpcserve plan model.yaml --objective gpu-hours
   $ hpcserve plan model.yaml --explain
+  $ hpcserve plan model.yaml --mig
   $ hpcserve plan model.yaml --sites daint,todi
   $ hpcserve plan model.yaml --out plan.json && hpcserve deploy model.yaml --plan plan.json
   $ hpcserve plan model.yaml --json | jq .launches`,
@@ -92,6 +98,10 @@ async function planFile(
   const sites = sitesAsked(context, options.sites, read.spec);
   if (options.question) return printQuestion(context, read, options);
   if (sites !== undefined) {
+    if (options.mig)
+      throw new HpcserveError('E_USAGE', {
+        what: '--mig looks at the GPUs of one site: --sites does not go with it',
+      });
     const { planOverSites } = await import('../sites/plan-sites.ts');
     return planOverSites(context, read, sites, {
       slurm,
@@ -115,6 +125,11 @@ async function planFile(
     search_ms,
   }).finally(() => view.close());
   const { plan } = planned;
+  const mig = options.mig
+    ? proposeSlices(planned.question, () =>
+        searchDeadline(search_ms ?? default_search_ms, () => performance.now()),
+      )
+    : undefined;
   const canAsk = plan.unplaced.length === 0 && !plan.offline;
   const estimates = canAsk ? await estimateStarts(operations, planned) : [];
   const guarantees = guaranteesOf(
@@ -124,13 +139,15 @@ async function planFile(
     context.now_ms(),
   );
   if (out !== undefined) writePlanFile(out, plan);
-  if (context.json) context.out(JSON.stringify({ ...plan, estimates, guarantees }));
+  if (context.json) context.out(JSON.stringify({ ...plan, estimates, guarantees, mig }));
   else {
     printPlan(context, plan, { explain: explain === true });
     const canBeThere = plan.unplaced.length === 0 ? guarantees : [];
     for (const line of canBeThere.flatMap((each) => wrap(describeGuarantee(each), textWidth(context))))
       context.out(line);
     for (const line of estimateLines(estimates, context.now_ms())) context.out(line);
+    for (const line of mig === undefined ? [] : migLines(mig))
+      for (const part of wrap(line, textWidth(context))) context.out(part);
   }
   requireFeasible(plan);
 }
@@ -139,11 +156,11 @@ async function planFile(
 async function printQuestion(
   context: CliContext,
   read: ReadSpec,
-  { offline, objective, sites, out, explain, deadline }: PlanOptions,
+  { offline, objective, sites, out, explain, mig, deadline }: PlanOptions,
 ): Promise<void> {
-  if ((sites ?? out ?? explain ?? deadline) !== undefined)
+  if ((sites ?? out ?? explain ?? mig ?? deadline) !== undefined)
     throw new HpcserveError('E_USAGE', {
-      what: '--question makes no plan: --sites, --out, --explain and --deadline do not go with it',
+      what: '--question makes no plan: --sites, --out, --explain, --mig and --deadline do not go with it',
     });
   const operations = openSession(context, { command: 'hpcserve plan', spec: read });
   const question = await questionNow(operations, read.spec, read.path, {

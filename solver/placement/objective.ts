@@ -4,6 +4,7 @@
  */
 import type { Objective } from '../../spec/model-yaml.ts';
 import type { PlacementQuestion, Prediction } from '../../spec/plan.ts';
+import { slicesOfGpu } from '../catalog/mig.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { LatencyEstimator } from './latency-estimator.ts';
 import { workloadOf } from './model-facts.ts';
@@ -77,9 +78,8 @@ export function objectiveCost(
     },
     'gpu-hours'(option, replicas, share) {
       const predicted = estimator.predict(option, replicas, share);
-      const gpus = onRealGpu(option.offer) || option.offer.devices.kind !== 'cpu' ? 1 : 0.01;
       return (
-        gpus * option.device_count * replicas +
+        gpusOf(option.offer) * option.device_count * replicas +
         falling_short * share * shortfall(predicted) +
         0.01 * slower(option, predicted, share)
       );
@@ -98,6 +98,13 @@ export function objectiveCost(
     const points = base[objective](option, replicas, share);
     return points * (1 + penalty(option, replicas, question)) + order;
   };
+}
+
+/** Of one device: a MIG slice is as much of a GPU as nobody else can have then. */
+function gpusOf(offer: PlacementOption['offer']): number {
+  const { kind, model } = offer.devices;
+  if (kind === 'mig') return 1 / (slicesOfGpu(model) ?? 1);
+  return onRealGpu(offer) || kind !== 'cpu' ? 1 : 0.01;
 }
 
 function latency(option: PlacementOption, predicted: Prediction | undefined): number {

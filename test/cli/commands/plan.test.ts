@@ -300,3 +300,33 @@ describe('a plan as text', () => {
     expect(wrap('', 10)).toEqual(['']);
   });
 });
+
+describe('--mig', () => {
+  const small = { source: './small', context_tokens: 2048, engine: 'vllm' };
+  const few = { workload: { rate_per_s: 0.05, input_tokens: 100, output_tokens: 50 } };
+  const models = [0, 1, 2].map(() => ({ ...small, ...few }));
+  beforeAll(() => {
+    hollowLlama(join(home.folder, 'small'), { hidden: 2048, ff: 8192, layers: 16, heads: 32, kv: 8 });
+    site('divisible', [gpuKind('a100', 'A100-80GB', 80)]);
+  });
+
+  it('says how GPUs could be divided, by how much, and that nothing was', async () => {
+    const { code, stdout, stderr } = await plan(models, ['--mig'], 'divisible');
+    expect(code, stderr).toBe(0);
+    const text = stdout.replaceAll(/\s+/g, ' ');
+    expect(text).toContain(
+      'MIG: 1 GPU of a100 as 7× 1g.10gb for m0, m1, m2. That is 1 GPU by gpu-hours; 3 undivided MIG: nothing was changed',
+    );
+    const json = JSON.parse((await plan(models, ['--mig', '--json'], 'divisible')).stdout);
+    expect(json.mig.sliced).toMatchObject([{ node_kind: 'a100', profile: '1g.10gb', gpus: 1, slices: 3 }]);
+    expect(json.launches.every(({ node_kind }: { node_kind: string }) => node_kind === 'a100')).toBe(true);
+  });
+
+  it('says where it would be of no use, and is of one site', async () => {
+    site('whole', [gpuKind('v100', 'V100-SXM2-32GB', 32)]);
+    expect((await plan(models, ['--mig'], 'whole')).stdout).toContain('MIG: no GPU is known to be divisible');
+    const { code, stderr } = await home.run(['plan', 'model.yaml', '--mig', '--sites', 'a,b']);
+    expect(code).toBe(2);
+    expect(stderr).toContain('--mig looks at the GPUs of one site');
+  });
+});
