@@ -32,6 +32,10 @@ const alone: Readonly<Record<string, string>> = {
   'test/failover/pools.test.ts': 'a replica that is to take an answer says within a second what room it has',
   'test/failover/moved-kv.test.ts':
     'answers leave a node within the seconds that it drains, and peers that have no core say too late what room they have',
+  'test/mesh/libp2p/network-proof.test.ts':
+    'a member is let in within two seconds beside 700 connections that are held, each of which costs its own side, too',
+  'test/e2e/native-gpu.e2e.test.ts':
+    'the rest of an answer takes a device that computes on the CPU most of the minute that it has',
   'test/web/interactive.test.ts':
     'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':

@@ -17,7 +17,7 @@ export interface UniformSlices {
 
 const gb = 1e9;
 
-/** By the beginning of the GPU's name; the first that fits. */
+/** By the GPU's name in the catalog. */
 const profiles: readonly (readonly [gpu: RegExp, profiles: readonly string[]])[] = [
   [/^A30\b/, ['1g.6gb', '2g.12gb']],
   [/^A100-.*-40GB$/, ['1g.5gb', '1g.10gb', '2g.10gb', '3g.20gb']],
@@ -37,7 +37,9 @@ export function uniformSlices(gpu: string): UniformSlices[] {
   return (names ?? []).flatMap((profile): UniformSlices[] => {
     const model = `${device!.name} ${profile}`;
     const slices_per_gpu = slicesOfGpu(model);
-    const memory_bytes = Number(/\.(\d+)gb$/.exec(profile)![1]) * gb;
+    // Names are rounded up, too: two of 71 GB are of a GPU of 141.
+    const named_bytes = Number(/\.(\d+)gb$/.exec(profile)![1]) * gb;
+    const memory_bytes = Math.min(named_bytes, device!.memory_bytes / (slices_per_gpu ?? 1));
     return slices_per_gpu === undefined ? [] : [{ model, profile, slices_per_gpu, memory_bytes }];
   });
 }

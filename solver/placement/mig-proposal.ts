@@ -28,7 +28,10 @@ export interface MigProposal {
 }
 
 /** Why there is none. */
-export type NoProposal = 'no GPU is known to be divisible' | 'slices would save no GPU' | 'nothing fits';
+export type NoProposal =
+  | 'no GPU is known to be divisible'
+  | 'slices would save no GPU'
+  | 'not all models fit, however GPUs are divided';
 
 interface Slicing {
   of: string;
@@ -45,14 +48,18 @@ export function proposeSlices(
   limits: () => AllocationLimits = () => ({}),
 ): MigProposal | NoProposal {
   const built = question.node_kinds.map(asBuilt);
-  const slicings = new Map<string, Slicing>();
-  const kinds = built.flatMap((offer) => [offer, ...variantsOf(offer, slicings)]);
+  const slicings = new Map(built.flatMap(slicingsOf));
   if (slicings.size === 0) return 'no GPU is known to be divisible';
   const asked: PlacementQuestion = { ...question, objective: 'gpu-hours', node_kinds: built };
   delete asked.running;
   const undivided = place(asked, limits());
+  const kinds = built.flatMap((offer) => waysOf(offer, slicings));
   const divided = place({ ...asked, node_kinds: kinds }, limits());
-  if (divided.unplaced.length > 0) return 'nothing fits';
+  const none =
+    undivided.unplaced.length > 0
+      ? 'not all models fit, however GPUs are divided'
+      : 'slices would save no GPU';
+  if (divided.unplaced.length > 0) return none;
   const proposal: MigProposal = {
     sliced: slicedOf(divided.launches, slicings),
     whole: wholeOf(divided.launches, slicings),
@@ -72,22 +79,34 @@ function asBuilt(offer: NodeKindOffer): NodeKindOffer {
   return built;
 }
 
-/** The kind itself joins the pool of what its nodes could be. */
-function variantsOf(offer: NodeKindOffer, slicings: Map<string, Slicing>): NodeKindOffer[] {
-  const { devices, node_kind, nodes_total } = offer;
+/** By the name of the kind that its nodes would be. */
+function slicingsOf({ node_kind, devices }: NodeKindOffer): [name: string, slicing: Slicing][] {
   if (devices.kind !== 'gpu' || devices.emulated) return [];
-  const ways = uniformSlices(devices.model);
-  if (ways.length > 0) offer.pool ??= { id: node_kind, nodes: nodes_total };
-  return ways.map((slices) => {
-    const { model, slices_per_gpu, memory_bytes, profile } = slices;
-    const variant = `${node_kind} as ${profile}`;
-    slicings.set(variant, { of: node_kind, slices });
-    return {
-      ...offer,
-      node_kind: variant,
-      devices: { kind: 'mig', model, count: devices.count * slices_per_gpu, memory_bytes },
-    };
-  });
+  return uniformSlices(devices.model).map((slices) => [
+    `${node_kind} as ${slices.profile}`,
+    { of: node_kind, slices },
+  ]);
+}
+
+/** The kind as it is and as it could be, all of one pool: each node is given once. */
+function waysOf(offer: NodeKindOffer, slicings: ReadonlyMap<string, Slicing>): NodeKindOffer[] {
+  const { devices, node_kind, nodes_total, pool = { id: node_kind, nodes: nodes_total } } = offer;
+  const divided = [...slicings].filter(([, { of }]) => of === node_kind);
+  if (divided.length === 0) return [offer];
+  return [
+    { ...offer, pool },
+    ...divided.map(
+      ([
+        name,
+        {
+          slices: { model, slices_per_gpu, memory_bytes },
+        },
+      ]): NodeKindOffer => {
+        const count = devices.count * slices_per_gpu;
+        return { ...offer, pool, node_kind: name, devices: { kind: 'mig', model, count, memory_bytes } };
+      },
+    ),
+  ];
 }
 
 function slicedOf(launches: readonly PlannedLaunch[], slicings: ReadonlyMap<string, Slicing>): SlicedGpus[] {

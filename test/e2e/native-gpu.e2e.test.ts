@@ -130,11 +130,11 @@ describe.skipIf(found === undefined)(`a GPU on the local site${lacking}`, () => 
         return (gpu?.scheduler.admitted === 2 && gpu.instances[0]?.decoding === 1) || undefined;
       },
       'the rest of it on the GPU',
-      240_000,
+      60_000,
     );
     expect((await run('stop', 'both', '--yes')).code).toBe(0);
     await lost;
-  }, 600_000);
+  }, 240_000);
 });
 
 describe('the release of backends that can be added', () => {

@@ -24,11 +24,13 @@ const bundle_bytes_max = 120_000;
 
 describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: needs Chromium]'}`, () => {
   let stage: Stage;
+  let made_ms: number;
   let browser: Browser;
   let again: RunningGateway | undefined;
   const opened: Watched[] = [];
 
   beforeAll(async () => {
+    made_ms = Date.now();
     stage = await startDemoSite();
     browser = await openBrowser();
     for (const model of ['large', 'small', 'large'])
@@ -108,11 +110,18 @@ describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: n
     const large = page.getByRole('region', { name: 'llama-3.3-70b-instruct' });
     await expect.poll(() => large.textContent()).toContain('8× GH200');
     await expect.poll(() => large.textContent()).toContain('105 of 128, 7 wait');
-    await expect
-      .poll(() => large.textContent())
-      .toMatch(/Job 481561 waits for 1[2-9] min: jobs of higher priority.*in [12]\d min/);
+    /** Minutes in its text, and how many have passed since it was made. */
+    const minutes = async (pattern: RegExp): Promise<[shown: number, passed: number]> => {
+      const shown = Number(pattern.exec((await large.textContent()) ?? '')?.[1]);
+      return [shown, Math.floor((Date.now() - made_ms) / 60_000)];
+    };
+    const waits = /Job 481561 waits for (\d+) min: jobs of higher priority/;
+    await expect.poll(() => minutes(waits).then(([shown, passed]) => shown - passed)).toBe(12);
+    const tensLeft = (pattern: RegExp): Promise<number> =>
+      minutes(pattern).then(([shown, passed]) => Math.floor((shown + passed) / 10));
+    await expect.poll(() => tensLeft(/Job 481561 waits for .*? in (\d+) min/)).toBe(2);
     await large.getByRole('button', { name: '2 replicas' }).click();
-    await expect.poll(() => large.textContent()).toMatch(/nid002.*[34]\d min/);
+    await expect.poll(() => tensLeft(/nid002.*?(\d\d) min/)).toBe(3);
     await picture(page, 'models-open');
     const asleep = page.getByRole('region', { name: 'deepseek-r1' });
     expect(await asleep.textContent()).toContain('The next request starts it');

@@ -8,8 +8,6 @@ import { deepModel } from '../streaming/support.ts';
 import { Site, unitOf } from '../support.ts';
 
 const mib = 2 ** 20;
-/** Several models, on cores that other suites have, too. */
-const serving_ms = 60_000;
 const emulated = { emulated: 'cpu', device_model: 'A100', device_memory_bytes: 256 * mib } as const;
 const memory = { device_bytes: 64 * mib, kv_bytes: 8 * mib, arena_bytes: 4 * mib, share: 0.25 };
 
@@ -51,7 +49,7 @@ test('layers stay as the plan says; the link is measured; a model that failed is
     ],
     emulated,
   );
-  const record = await site.serving('changes', serving_ms);
+  const record = await site.serving('changes');
   await agent.stateWhere(
     ({ sessions }) => sessions.every(({ models }) => models.every(({ state }) => state === 'serving')),
     'all of them to serve',
@@ -98,7 +96,7 @@ test('layers give way first where the site makes the pool smaller than the plan'
     ],
     { ...emulated, sharing: { pool_gb: (60 * mib + 4 * mib + left_bytes) / 1e9 } as never },
   );
-  const record = await site.serving('streams', serving_ms);
+  const record = await site.serving('streams');
   const state = await agent.stateWhere(
     (now) =>
       workerOf(now).streamed?.streams !== undefined &&

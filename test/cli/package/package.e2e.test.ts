@@ -36,7 +36,7 @@ beforeAll(() => {
   mkdirSync(opt);
   execFileSync('tar', ['-xzf', archive, '-C', opt, '--strip-components=1']);
   // The first time in a clone, compiler and Node are fetched and addons compiled.
-}, 1_200_000);
+}, 480_000);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 

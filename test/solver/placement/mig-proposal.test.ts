@@ -38,7 +38,7 @@ describe('profiles', () => {
   it('have no more memory together than their GPU', () => {
     for (const gpu of ['A30', 'A100-80GB', 'H100-NVL', 'H200', 'GH200-144GB', 'B200'])
       for (const { slices_per_gpu, memory_bytes } of uniformSlices(gpu))
-        expect(slices_per_gpu * memory_bytes).toBeLessThanOrEqual(1.03 * deviceNamed(gpu)!.memory_bytes);
+        expect(slices_per_gpu * memory_bytes).toBeLessThanOrEqual(deviceNamed(gpu)!.memory_bytes);
   });
 });
 
@@ -80,7 +80,7 @@ describe('a proposal', () => {
     const proposal = proposeSlices(ask(models, [gpus('A100-40GB', 40, 2, { count: 1 })]));
     expect(proposal).toMatchObject({ sliced: [{ gpus: 1 }], whole: [{ gpus: 1 }] });
     const fewer = proposeSlices(ask(models, [gpus('A100-40GB', 40, 1, { count: 1 })]));
-    expect(fewer).toBe('nothing fits');
+    expect(fewer).toBe('not all models fit, however GPUs are divided');
   });
 
   it('leaves models alone that ask for a kind of nodes by name', () => {

@@ -56,7 +56,7 @@ function reference(path: string): LlamaContext {
 }
 
 /** Every kernel is compiled at its first use, on the cores that compute, too. */
-const timeout = 600_000;
+const timeout = 240_000;
 
 describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout }, () => {
   test.each(types)('chooses what libllama chooses there, %s', async (type) => {
