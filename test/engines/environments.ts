@@ -52,8 +52,8 @@ function has(python: string, packages: readonly string[]): boolean {
 }
 
 /** The layer under which Mesa's driver is right, and its manifest in the folder of the environment. */
-export const vulkan_layer = 'VK_LAYER_HPCSERVE_keep_buffers';
-export const vulkan_layer_manifest = 'keep-buffers.json';
+export const vulkan_layer = 'VK_LAYER_HPCSERVE_lavapipe';
+export const vulkan_layer_manifest = 'lavapipe-layer.json';
 /** npm's file of the libraries, and the folder that it was unpacked into. */
 export const vulkan_package = 'libraries.tgz';
 export const vulkan_libraries = 'libraries';

@@ -1,7 +1,7 @@
 /**
  * ggml's libraries with the Vulkan backend, of the release that the other ones are of, and Debian's Mesa with a driver
  * that computes on the CPU: a device with memory of its own on every machine, slow and right. Beside them a layer of
- * Vulkan that this driver needs (`vulkan/keep-buffers.c`), and the shaders that suites compute with, compiled.
+ * Vulkan that this driver needs (`vulkan/lavapipe-layer.c`), and the shaders that suites compute with, compiled.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -32,7 +32,7 @@ export async function makeVulkan(say: (line: string) => void): Promise<void> {
   const absent = (): string[] => (vulkanDrivers().length > 0 ? [] : ['lvp_icd.*.json']);
   const installed = await installMissing('Vulkan drivers', absent, packages, say);
   if (!installed.ready) throw new NotHere(installed.missing);
-  const source = join(packageRoot, 'test/engines/vulkan/keep-buffers.c');
+  const source = join(packageRoot, 'test/engines/vulkan/lavapipe-layer.c');
   const layer_source = readFileSync(source, 'utf8');
   const recipe = JSON.stringify({ release, layer_source, files: [vulkan_package, vulkan_libraries] });
   await madeOnce('vulkan', recipe, say, async (folder) => {
@@ -52,7 +52,7 @@ export async function makeVulkan(say: (line: string) => void): Promise<void> {
       '--strip-components=3',
       platformFolder,
     ]);
-    const library = join(folder, 'libkeep-buffers.so');
+    const library = join(folder, 'liblavapipe-layer.so');
     await run([process.env.CC ?? 'cc', '-O1', '-shared', '-fPIC', '-o', library, source]);
     const layer = {
       name: vulkan_layer,

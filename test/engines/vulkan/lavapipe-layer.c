@@ -1,10 +1,10 @@
 /*
- * A Vulkan layer for suites on Mesa's driver for the CPU.
+ * A Vulkan layer for suites on Mesa's driver for the CPU (lavapipe, seen in 22.3).
  *
- * Buffers live as long as their device. Mesa's driver for the CPU (lavapipe, seen in 22.3)
- * binds every descriptor of a set, also those that no shader reads; ggml keeps its sets, updates in each as many as a
- * shader has, and destroys buffers that others name which are left from before. Vulkan allows that; the driver takes a
- * reference to what is freed. Memory is given back as ever: what stays is the handle, some hundred bytes.
+ * Buffers live as long as their device. The driver binds every descriptor of a set, also those that no shader reads;
+ * ggml keeps its sets, updates in each as many as a shader has, and destroys buffers that others name which are left
+ * from before. Vulkan allows that; the driver takes a reference to what is freed. Memory is given back as ever: what
+ * stays is the handle, some hundred bytes.
  *
  * Who asks for a fence in a loop sleeps: ggml does, on a core that the driver needs to compile and to compute.
  *
