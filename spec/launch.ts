@@ -31,13 +31,14 @@ export const unitSchema = z.strictObject({
   device_count: z.int().min(0),
   /**
    * How the replica is split over them: the product is `device_count` × `nodes` where it takes devices of its own, and
-   * less where it may have more stages than it begins with.
+   * less where it may have more stages than it is to have while little is asked of it.
    */
   tensor: z.int().min(1).default(1),
   pipeline: z.int().min(1).default(1),
   /**
-   * Of the native engine: operators [begin, end) of each stage, the first one's first; one a device, from the first
-   * device of its first node on (`stagesPerNode`); other devices are for stages that it may get. Absent: it is not cut.
+   * Of the native engine: operators [begin, end) of each stage that it begins with, the first one's first; one a device,
+   * from the first device of its first node on (`stagesPerNode`); other devices are for stages that it may get. More
+   * than `pipeline` where it loads as finer ones, which are merged later. Absent: it is not cut.
    */
   stages: z
     .array(z.strictObject({ begin: z.int().min(0), end: z.int().min(1) }))

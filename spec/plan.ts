@@ -191,6 +191,8 @@ export interface PlacementSettings {
    * much of its time; 0: only where devices do not suffice.
    */
   shared_time_max: number;
+  /** Somebody merges stages while they serve, and splits them: a pipeline may begin with more than it is to have. */
+  changes_stages: boolean;
   /** What counts against an option beside its speed: 0.5 is half as much again. They add up. */
   penalties: PlacementPenalties;
 }
@@ -202,6 +204,7 @@ export const defaultPlacementSettings: PlacementSettings = {
   python_engine_bytes: 2 * 1024 ** 3,
   host_overhead_bytes: 768 * 1024 ** 2,
   shared_time_max: 0.5,
+  changes_stages: false,
   penalties: penaltiesSchema.parse({}),
 };
 

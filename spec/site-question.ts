@@ -115,6 +115,8 @@ const questionSchema = z.strictObject({
     host_overhead_bytes: number,
     // A site of a release that shares devices only where they do not suffice.
     shared_time_max: number.default(0),
+    // A site of a release whose pipelines begin with the fewest stages.
+    changes_stages: z.boolean().default(false),
     penalties: penaltiesSchema,
   }),
   objective: z.enum(objectiveNames).optional(),

@@ -1,3 +1,4 @@
+import { quietArrivals, reference_default_ms } from '../../solver/granularity/arrival-windows.ts';
 import { type ControlMemory, decideGranularity } from '../../solver/granularity/control.ts';
 import {
   combineArrivals,
@@ -24,11 +25,11 @@ const question_ms = 60_000;
 /** After a change that was refused: until the next is tried, ms; twice as long each time, up to the second. */
 const retry_ms = 60_000;
 const retry_ms_max = 3_600_000;
-/** A gateway that has written nothing for so long is not asked anything. */
+/** A gateway that has written nothing for so long says nothing of what comes now. */
 const silent_ms = 15_000;
 
 /** What one gateway says of a model. */
-type GatewayDemand = MeasuredDemand & { gateway: number; started_ms: number };
+type GatewayDemand = MeasuredDemand & { gateway: number; started_ms: number; measured_ms: number };
 
 /** What is remembered of a pipeline between two looks. */
 interface Watched {
@@ -227,15 +228,30 @@ export class GranularityKeeper {
     return known.get(key);
   }
 
-  /** Of gateways that said something lately. */
+  /** As gateways wrote it last, however long ago. */
   #demandsOf(model: ModelSpec): GatewayDemand[] {
-    const { store, now_ms } = this.#operations;
     const names = new Set([model.name, ...model.aliases]);
-    return [...readDemand(store.layout.root)].flatMap(([gateway, { started_ms, measured_ms, models }]) =>
-      now_ms() - measured_ms < silent_ms
-        ? models.flatMap((each) => (names.has(each.model) ? [{ ...each, gateway, started_ms }] : []))
-        : [],
+    const files = readDemand(this.#operations.store.layout.root);
+    return [...files].flatMap(([gateway, { started_ms, measured_ms, models }]) =>
+      models.flatMap((each) =>
+        names.has(each.model) ? [{ ...each, gateway, started_ms, measured_ms }] : [],
+      ),
     );
+  }
+
+  /** Of gateways that said something lately. */
+  #lately(demands: readonly GatewayDemand[]): GatewayDemand[] {
+    const now_ms = this.#operations.now_ms();
+    return demands.filter(({ measured_ms }) => now_ms - measured_ms < silent_ms);
+  }
+
+  /** Nobody has asked the model anything for as long as peaks are remembered. One that died has requests for good. */
+  #isQuiet(demands: readonly GatewayDemand[]): boolean {
+    const now_ms = this.#operations.now_ms();
+    return demands.every(({ asked_ms, in_flight, measured_ms }) => {
+      const last_ms = in_flight > 0 ? measured_ms : asked_ms;
+      return now_ms - last_ms >= reference_default_ms;
+    });
   }
 
   /**
@@ -254,7 +270,7 @@ export class GranularityKeeper {
     const { stalls } = known ?? { stalls: new AnswerStalls() };
     if (known && known.cuts !== cuts) stalls.reset();
     this.#answers.set(key, { stalls, cuts });
-    const told = demands.flatMap(({ gateway, started_ms, answers }) =>
+    const told = this.#lately(demands).flatMap(({ gateway, started_ms, answers }) =>
       answers ? [{ gateway, started_ms, answers }] : [],
     );
     const over = stalls.observe(told);
@@ -267,18 +283,17 @@ export class GranularityKeeper {
     return stalls;
   }
 
-  /** Undefined where no gateway has said anything of the model lately. */
+  /** Undefined where no gateway has said anything of the model lately, and it was asked not long before. */
   #loadOf(
     model: ModelSpec,
     demands: readonly GatewayDemand[],
   ): Pick<LiveLoad, 'arrivals' | 'in_flight' | 'deadline_s'> | undefined {
-    const arrivals = combineArrivals(demands.flatMap((each) => each.arrivals ?? []));
-    if (arrivals === undefined) return undefined;
-    return {
-      arrivals,
-      in_flight: demands.reduce((sum, { in_flight }) => sum + in_flight, 0),
-      deadline_s: (model.slo.ttft_ms ?? defaultSlo.ttft_ms) / 1000,
-    };
+    const heard = this.#lately(demands);
+    const deadline_s = (model.slo.ttft_ms ?? defaultSlo.ttft_ms) / 1000;
+    const arrivals = combineArrivals(heard.flatMap((each) => each.arrivals ?? []));
+    if (arrivals === undefined)
+      return this.#isQuiet(demands) ? { arrivals: quietArrivals(), in_flight: 0, deadline_s } : undefined;
+    return { arrivals, in_flight: heard.reduce((sum, { in_flight }) => sum + in_flight, 0), deadline_s };
   }
 
   /** Files are not looked into with every round. */

@@ -168,7 +168,14 @@ export function loadsOf(models: readonly PlannedModel[]): Record<string, Planned
 function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {
   const { penalties, ...rest } = defaultPlacementSettings;
   const { shared_time_max } = site.planning;
-  return { ...rest, shared_time_max, penalties: { ...penalties, ...site.planning.penalties } };
+  // Looks from cron change no stages.
+  const changes_stages = site.keeper.place !== 'none';
+  return {
+    ...rest,
+    shared_time_max,
+    changes_stages,
+    penalties: { ...penalties, ...site.planning.penalties },
+  };
 }
 
 /**

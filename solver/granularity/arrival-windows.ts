@@ -122,6 +122,14 @@ export interface ArrivalWindowOptions {
 /** 5 s for what comes now, 15 s as in Fig. 9, 180 s and 3 h as in Fig. 1. */
 const windows_default_ms: readonly number[] = [5000, 15_000, 180_000, 10_800_000];
 
+/** Window of the peak where nobody says another one: what a model was asked for in it, it has to carry again. */
+export const reference_default_ms = 300_000;
+
+/** Of a model that nobody asked anything for as long as the window of the peak. */
+export function quietArrivals(): ArrivalStatistics {
+  return { ...new ArrivalWindows().read(0), peak_seen: true };
+}
+
 /** Arrivals of one model, in memory of fixed size. Times are the caller's, and do not go back. */
 export class ArrivalWindows {
   readonly #windows: readonly SlidingMoments[];
@@ -134,7 +142,7 @@ export class ArrivalWindows {
     const windows_ms = [...(options.windows_ms ?? windows_default_ms)].sort((a, b) => a - b);
     this.#windows = windows_ms.map((window_ms) => new SlidingMoments(window_ms));
     this.#gradient = new SlidingMoments(options.gradient_ms ?? 15_000);
-    const reference_ms = options.reference_ms ?? 300_000;
+    const reference_ms = options.reference_ms ?? reference_default_ms;
     this.#reference = new SlidingMoments(reference_ms, Math.ceil(reference_ms / peak_part_ms));
   }
 

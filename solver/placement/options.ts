@@ -17,7 +17,7 @@ import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
-import { stagesOnKind } from './kind-stages.ts';
+import { type KindStages, stagesOnKind } from './kind-stages.ts';
 import { streamedStep, streamingOf } from './model-facts.ts';
 import { poolObstacle } from './pools.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
@@ -52,6 +52,8 @@ export interface PlacementOption {
   pipeline: number;
   /** Where we cut it; absent: it is not cut, or its engine cuts it. */
   stages?: StageCut[];
+  /** The most stages that it may have, to load side by side where its devices are its own; absent: it has them. */
+  finest?: StageCut[];
   /** tensor × pipeline, evenly over its nodes; more where it may have more stages than it begins with. */
   device_count: number;
   nodes: number;
@@ -202,10 +204,8 @@ function optionWith(
   if (cut !== undefined) reasons.push(cut.reason);
   const seen = seenOf(way, pipeline);
   reasons.push(...streamingReasons(way, memory, seen));
-  if (pipeline < stages_max)
-    reasons.push(
-      `it begins with ${pipeline} ${pipeline === 1 ? 'stage' : 'stages'}, and its job has ${deviceCount} devices: the keeper gives it up to ${stages_max} stages as requests come`,
-    );
+  const finest = pipeline < stages_max ? finestOf(way, taken, question, defaults) : undefined;
+  if (pipeline < stages_max) reasons.push(stagesReason(pipeline, stages_max, deviceCount, finest));
   reasons.push(...describeParsers(model, engine));
   const option: PlacementOption = {
     ...way,
@@ -224,6 +224,7 @@ function optionWith(
     },
   };
   if (cut !== undefined) option.stages = cut.cuts;
+  if (finest !== undefined) option.finest = finest;
   if (limit !== undefined) option.time_limit_s = limit;
   if (seen !== undefined) option.seen = seen;
   return option;
@@ -362,6 +363,33 @@ function memoryOf(
   };
 }
 
+/**
+ * The most stages that a replica may have, to begin with: each loads its own part at the same time as the others, so
+ * that the replica answers sooner, and they are merged when it is calm (FlexPipe Fig. 7). Their cuts contain those of
+ * the stages that they become. Undefined where nobody would merge them, or they do not fit.
+ */
+function finestOf(
+  way: Way,
+  { cut }: TakenMemory,
+  question: PlacementQuestion,
+  defaults: EngineDefaults,
+): StageCut[] | undefined {
+  if (!question.settings.changes_stages || cut === undefined) return undefined;
+  const finest = cutOf(way, stageBounds(way.model.spec).stages_max, question, defaults, cut.cuts);
+  return 'constraint' in finest ? undefined : finest.cuts;
+}
+
+function stagesReason(
+  stages: number,
+  stages_max: number,
+  devices: number,
+  finest: readonly StageCut[] | undefined,
+): string {
+  const changes = `its job has ${devices} devices: the keeper gives it up to ${stages_max} stages as requests come`;
+  if (finest === undefined) return `it begins with ${stages} stages, and ${changes}`;
+  return `it begins with ${stages_max} stages, which load side by side, where no other model is on its devices, and has ${stages} when it is calm; ${changes}`;
+}
+
 /** What streaming takes and costs, for people; nothing where weights lie on the device. */
 function streamingReasons(
   { device, model }: Way,
@@ -394,10 +422,11 @@ function cutOf(
   pipeline: number,
   { settings }: PlacementQuestion,
   defaults: EngineDefaults,
+  from?: readonly StageCut[],
 ): StagePlan | BrokenConstraint {
   const { model, offer, precision } = way;
   const { kind, model: name, memory_bytes } = offer.devices;
-  const of = {
+  const of: KindStages = {
     model,
     offer,
     device: way.device,
@@ -407,6 +436,7 @@ function cutOf(
     kv_tokens: leastContext(model),
     device_bytes: memory_bytes,
   };
+  if (from !== undefined) of.from = from;
   const plan = stagesOnKind(of, pipeline, settings, seenOf(way, pipeline)?.stages);
   if (plan.feasible) return plan;
   return {

@@ -23,7 +23,8 @@ import {
 import type { PlacementOption } from './options.ts';
 import { servedSpec } from './pools.ts';
 import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
-import { spreadStages } from './stage-sharing.ts';
+import type { StageCut } from './stage-plan.ts';
+import { spreadStages, withFinestStages } from './stage-sharing.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
 
 interface OpenDevice {
@@ -61,6 +62,8 @@ interface OpenNode {
   /** Bytes of the files that weights are streamed from, by path: they are to stay in the page cache. */
   streamed_files: Map<string, number>;
   streamed: StreamedUnit[];
+  /** The stages that a unit begins with where nobody else is on its devices, by unit. */
+  finest: Map<string, readonly StageCut[]>;
 }
 
 interface StreamedUnit extends StreamedReplica {
@@ -125,6 +128,7 @@ export class Packing {
       host_bytes: 0,
       streamed_files: new Map(),
       streamed: [],
+      finest: new Map(),
     };
     take(option, unitOf(option, replica, replicas, 0), node, time);
     this.#nodes.push(node);
@@ -326,6 +330,7 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
     const replicas = Number(unit.model.replicas);
     node.streamed.push({ option, unit: unit.unit, device: first, model: option.model, replicas });
   }
+  if (option.finest !== undefined) node.finest.set(unit.unit, option.finest);
   node.threads_by_device.set(first, Math.max(node.threads_by_device.get(first) ?? 0, option.threads));
   node.units.push(unit);
 }
@@ -473,7 +478,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: memory_bytes + page_cache_bytes,
     time_limit_s: node.time_limit_s,
-    units: spreadStages(closeGaps(units, node.devices)),
+    units: spreadStages(withFinestStages(closeGaps(units, node.devices), node.finest)),
   };
   if (page_cache_bytes > 0) launch.page_cache_bytes = page_cache_bytes;
   return launch;

@@ -10,6 +10,7 @@ import {
   type PlacedStage,
   placeStages,
 } from '../multiplexing/place-stages.ts';
+import type { StageCut } from './stage-plan.ts';
 
 /** Of arrivals that nothing is known of: those of a Poisson process. */
 export const cv_assumed = 1;
@@ -60,6 +61,22 @@ export function spreadStages(units: readonly UnitSpec[]): UnitSpec[] {
     const own = unit.stages!.map((_, stage) => placed.get(`${unit.unit} ${stage}`)! - unit.first_device);
     // The first stage is the replica: where any order will do, devices count up.
     return { ...unit, stage_devices: own.sort((a, b) => a - b) };
+  });
+}
+
+/**
+ * The units of a job with the stages that they begin with: the finest where nobody else is on their devices. A stage
+ * more on a device of others would cost these (Eq. 6).
+ * @param finest by unit
+ */
+export function withFinestStages(
+  units: readonly UnitSpec[],
+  finest: ReadonlyMap<string, readonly StageCut[]>,
+): UnitSpec[] {
+  return units.map((unit) => {
+    const stages = finest.get(unit.unit);
+    const isAlone = !units.some((other) => other !== unit && overlap(unit, other));
+    return stages !== undefined && isAlone ? { ...unit, stages: [...stages] } : unit;
   });
 }
 

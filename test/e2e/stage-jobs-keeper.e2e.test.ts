@@ -67,10 +67,10 @@ const untilStages = (count: number): Promise<string[]> =>
       return stages.length === count ? stages.map(({ node }) => node) : undefined;
     },
     `${count} stages`,
-    90_000,
+    120_000,
   );
 
-it('gets twice the stages over its two jobs as requests come, and no answer changes', async () => {
+it('begins with the most stages over its two jobs, and has half as many once it is calm', async () => {
   const model = {
     name: 'cut',
     source: './layers.gguf',
@@ -88,7 +88,13 @@ it('gets twice the stages over its two jobs as requests come, and no answer chan
   expect(code, stderr + stdout).toBe(0);
   const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
   client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
+  expect(new Set(await untilStages(4)).size).toBe(2);
   expect(new Set(await untilStages(2)).size).toBe(2);
+  const { stdout: text } = await home.hpcserve('status', 'cut');
+  expect(text).toMatch(/cut-0 went from 4 to 2 stages/);
+}, 240_000);
+
+it('gets them again as requests come, and no answer changes', async () => {
   const expected = await answer();
   let isEnough = false;
   const ask = async (): Promise<void> => {

@@ -118,7 +118,7 @@ async function end({ job_id }: Launch): Promise<void> {
   expect(code, stderr).toBe(0);
 }
 
-it('gets twice the stages over its two jobs while it answers', async () => {
+it('gets half the stages over its two jobs while it answers, and as many again', async () => {
   await deploy('whole', {});
   expected = await answer();
   expect(expected.length).toBeGreaterThan(150);
@@ -126,6 +126,9 @@ it('gets twice the stages over its two jobs while it answers', async () => {
   expect(stopped.code, stopped.stderr).toBe(0);
 
   await deploy('cut', { pipeline: { stages_min: 2, stages_max: 4 }, jobs: 2 });
+  // Loaded side by side.
+  await untilStages([2, 2]);
+  expect(await answer(() => move(2))).toBe(expected);
   await untilStages([1, 1]);
   expect(await answer(() => move(4))).toBe(expected);
   await untilStages([2, 2]);

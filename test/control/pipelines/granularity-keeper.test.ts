@@ -72,7 +72,15 @@ beforeEach(() => {
 });
 afterEach(() => place.dispose());
 
-async function deployed(
+/** With the fewest stages, as it is where nobody merges them, or was merged already. */
+function deployed(pipeline?: unknown, jobs?: number): Promise<DeploymentState> {
+  const { loaded } = operations;
+  const unkept = { ...loaded, site: { ...site, keeper: { ...site.keeper, place: 'none' as const } } };
+  return started({ ...operations, loaded: unkept }, pipeline, jobs);
+}
+
+async function started(
+  by: Operations,
   pipeline: unknown = { stages_min: 2, stages_max: 4 },
   jobs?: number,
 ): Promise<DeploymentState> {
@@ -87,7 +95,7 @@ async function deployed(
     parallel: { pipeline, jobs },
   };
   const spec = deploymentSchema.parse({ name: 'demo', models: [model] });
-  const { plan } = await planNow(operations, spec, '/model.yaml');
+  const { plan } = await planNow(by, spec, '/model.yaml');
   const launches = plan.launches.map((planned, index) =>
     launchRecord(index + 1, { phase: 'submitted', job_id: '1', planned }),
   );
@@ -157,22 +165,99 @@ function inJobs(state: DeploymentState, nodes: readonly string[]): Observation {
   return { ...alone, launches: new Map(launches) };
 }
 
-/** As a gateway writes it that was asked so often for 20 s. @param pass_ms of its answers, all of them */
-function asked(rate_per_s: number, in_flight: number, pass_ms: readonly number[] = []): void {
+/**
+ * As a gateway writes it that was asked so often for 20 s.
+ * @param pass_ms of its answers, all of them
+ * @param asked_ms when the last request came
+ */
+function asked(
+  rate_per_s: number,
+  in_flight: number,
+  pass_ms: readonly number[] = [],
+  asked_ms = now_ms,
+): void {
   const windows = new ArrivalWindows();
-  for (let at_ms = now_ms - 20_000; at_ms < now_ms; at_ms += 1000 / rate_per_s) windows.observe(at_ms);
+  for (let at_ms = asked_ms - 20_000; at_ms < asked_ms; at_ms += 1000 / rate_per_s) windows.observe(at_ms);
   const folder = place.store.layout.gateway_folder;
   mkdirSync(folder, { recursive: true });
   const demand = {
-    ...{ model: 'cut', request_s: 1, in_flight, asked_ms: now_ms, arrivals: windows.read(now_ms) },
+    ...{ model: 'cut', request_s: 1, in_flight, asked_ms, arrivals: windows.read(now_ms) },
     answers: { total: pass_ms.length, last: pass_ms.map((ms, index) => [now_ms + index, ms]) },
   };
   const file = { format: 1, started_ms: 0, measured_ms: now_ms, models: [demand] };
   writeFileSync(join(folder, 'demand.json'), JSON.stringify(file));
 }
 
+describe('a pipeline that has loaded as the finest stages', () => {
+  const looks = async (
+    keeper: GranularityKeeper,
+    state: DeploymentState,
+    rounds: number,
+  ): Promise<string[]> => {
+    for (let round = 0; round < rounds; round++, now_ms += 2000) {
+      await keeper.look(state, seen(state));
+      await keeper.settled();
+    }
+    return (events as { message: string }[]).map(({ message }) => message);
+  };
+  const merges = expect.stringMatching(/^cut-0 of demo keeps its 4 stages \(2 are better: /);
+
+  it('has memory for fewer on each device, and cuts where these are cut', async () => {
+    const [fine, coarse] = [await started(operations), await deployed()];
+    const [one, other] = [fine, coarse].map(({ launches }) => launches[0]!.planned.units[0]!);
+    expect(one!.stages).toHaveLength(4);
+    expect(other!.stages).toHaveLength(2);
+    expect({ ...one, stages: [] }).toEqual({ ...other, stages: [] });
+    const begins = one!.stages!.map(({ begin }) => begin);
+    expect(begins).toEqual(expect.arrayContaining(other!.stages!.map(({ begin }) => begin)));
+    expect(fine.models[0]!.reasons.join()).toMatch(
+      /begins with 4 stages, which load side by side, where no other model is on its devices, and has 2 when it is calm/,
+    );
+  });
+
+  it('is merged by whole stages', async () => {
+    const state = await started(operations);
+    const [pipeline] = heldPipelines(state, seen(state));
+    const { plan } = planChange(pipeline!, 2, await pipelineQuestion(operations, state), 0);
+    const begins = pipeline!.stages.map(({ begin }) => begin);
+    expect(begins).toEqual(expect.arrayContaining(plan.cuts.map(({ begin }) => begin)));
+  });
+
+  it('is to be merged after a minute in which nobody asked it', async () => {
+    const state = await started(operations);
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    expect(await looks(keeper, state, 30)).toEqual([]);
+    expect(await looks(keeper, state, 2)).toEqual([merges]);
+  });
+
+  it('is left as it is while somebody may ask it as much again', async () => {
+    const state = await started(operations);
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    asked(0.5, 0);
+    // It is silent soon, and peaks are remembered for five minutes.
+    expect(await looks(keeper, state, 149)).toEqual([]);
+    expect(await looks(keeper, state, 33)).toEqual([merges]);
+  });
+
+  it('is left as it is for as long where its gateway died with a request that had come long before', async () => {
+    const state = await started(operations);
+    const long_ago_ms = now_ms - 900_000;
+    asked(0.5, 1, [], long_ago_ms);
+    const beside = new GranularityKeeper(operations, (event) => void events.push(event));
+    expect(await looks(beside, state, 149)).toEqual([]);
+    expect(await looks(beside, state, 3)).toEqual([merges]);
+    // Without that request, the minute is all.
+    events = [];
+    asked(0.5, 0, [], long_ago_ms);
+    now_ms += 60_000;
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    expect(await looks(keeper, state, 30)).toEqual([]);
+    expect(await looks(keeper, state, 2)).toEqual([merges]);
+  });
+});
+
 describe('a pipeline that may have 2 to 4 stages', () => {
-  it('begins with two, and its job has four devices', async () => {
+  it('begins with two where nobody would merge more, and its job has four devices', async () => {
     const state = await deployed();
     const [launch] = state.launches;
     expect(launch!.planned.devices_per_node.count).toBe(4);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { devicesToStartOn, spreadStages } from '../../../solver/placement/stage-sharing.ts';
+import { devicesToStartOn, spreadStages, withFinestStages } from '../../../solver/placement/stage-sharing.ts';
 import type { UnitSpec } from '../../../spec/launch.ts';
 import { unitOf } from '../../agent/support.ts';
 
@@ -36,6 +36,29 @@ function loads(units: readonly UnitSpec[], count: number): number[] {
       found[first_device + (stage_devices?.[stage] ?? stage)]!++;
   return found;
 }
+
+describe('the stages that a pipeline begins with', () => {
+  const finest = new Map(
+    ['a-0', 'b-0'].map((unit) => [
+      unit,
+      Array.from({ length: 4 }, (_, at) => ({ begin: 2 * at, end: 2 * at + 2 })),
+    ]),
+  );
+  const counts = (units: readonly UnitSpec[]): (number | undefined)[] =>
+    withFinestStages(units, finest).map(({ stages }) => stages?.length);
+
+  test('are the finest where its devices are its own, and those it is planned with where they are not', () => {
+    expect(counts([pipeline('a', 2, 0, 4)])).toEqual([4]);
+    expect(counts([pipeline('a', 2, 0, 4), pipeline('b', 2, 4, 4)])).toEqual([4, 4]);
+    expect(counts([pipeline('a', 2, 0, 4), pipeline('b', 2, 3, 4)])).toEqual([2, 2]);
+    expect(counts([pipeline('a', 2, 0, 4), whole('w', 3)])).toEqual([2, undefined]);
+    expect(counts([pipeline('a', 2, 0, 4), whole('w', 4)])).toEqual([4, undefined]);
+  });
+
+  test('are those it is planned with where it has no finer ones', () => {
+    expect(counts([pipeline('c', 2, 0, 4)])).toEqual([2]);
+  });
+});
 
 describe('pipelines that have devices to choose from', () => {
   test('two of two stages on four devices leave each other alone', () => {
