@@ -21,13 +21,20 @@ export interface Home {
   dispose(): void;
 }
 
+/** What gives up by itself says why: it is not ended in that moment, nor before. */
+function limitOf_ms(argv: readonly string[]): number {
+  const told = argv.indexOf('--timeout');
+  const own_s = told < 0 ? 0 : Number(/^(\d+)s$/.exec(argv[told + 1] ?? '')?.[1] ?? 0);
+  return Math.max(60_000, 1000 * own_s + 10_000);
+}
+
 export function temporaryHome(): Home {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-home-'));
   return {
     folder,
     // Workers whose agent was killed may write until they have noticed.
     dispose: () => rmSync(folder, { recursive: true, force: true, maxRetries: 10 }),
-    run: (argv, { env = {}, input = '', timeout_ms = 60_000 } = {}) =>
+    run: (argv, { env = {}, input = '', timeout_ms = limitOf_ms(argv) } = {}) =>
       new Promise((resolve, reject) => {
         const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...argv], {
           cwd: folder,

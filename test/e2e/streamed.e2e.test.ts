@@ -66,14 +66,8 @@ it('is planned with an arena in place of its weights', async () => {
 });
 
 it('answers as one whose weights lie on the device, and in turn with another', async () => {
-  const { code, stdout, stderr } = await home.run([
-    'deploy',
-    '--yes',
-    'model.yaml',
-    '--json',
-    '--timeout',
-    '90s',
-  ]);
+  const deploy = ['deploy', '--yes', 'model.yaml', '--json', '--timeout', '90s'];
+  const { code, stdout, stderr } = await home.run(deploy);
   expect(code, stderr).toBe(0);
   const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
   client = new OpenAI({ baseURL: url, apiKey: key, maxRetries: 0 });
