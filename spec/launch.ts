@@ -36,8 +36,8 @@ export const unitSchema = z.strictObject({
   tensor: z.int().min(1).default(1),
   pipeline: z.int().min(1).default(1),
   /**
-   * Of the native engine: operators [begin, end) of each stage that it begins with, the first one's first; one a device,
-   * from the first device of its first node on (`stagesPerNode`); other devices are for stages that it may get. More
+   * Of the native engine: operators [begin, end) of each stage that it begins with, the first one's first; one on each
+   * device from the first of its first node on (`stagesPerNode`); other devices are for stages that it may get. More
    * than `pipeline` where it loads as finer ones, which are merged later. Absent: it is not cut.
    */
   stages: z
