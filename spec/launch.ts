@@ -75,6 +75,11 @@ export const unitSchema = z.strictObject({
       /** Of these, for layers of it that stay while the others are streamed; absent: none do. */
       resident_bytes: z.int().min(1).optional(),
       /**
+       * Of the rate of its link, what it counts on where a product can read more to be done sooner; the rest is of
+       * other devices that read over it. Absent: nobody else does, or its weights are not streamed.
+       */
+      link_share: z.number().gt(0).lt(1).optional(),
+      /**
        * Of a model whose weights give way to others: what the device has for all such models of it. Absent: it keeps
        * its memory.
        */

@@ -44,7 +44,7 @@ export function loadMessage(
     },
   };
   if (slo) message.slo = slo;
-  if (config.weights === 'streamed') message.streamed = { resident_bytes };
+  if (config.weights === 'streamed') message.streamed = { resident_bytes, link_share: config.link_share };
   if (config.pipeline) {
     const { begin, end } = config.pipeline;
     message.pipeline = config.pipeline;

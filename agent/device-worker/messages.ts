@@ -39,6 +39,8 @@ export interface NativeModel {
   weights?: 'streamed';
   /** Of those that are streamed: what layers that stay may take of the device; absent: nothing. */
   resident_bytes?: number | undefined;
+  /** Of those that are streamed over a link of others, too: their part of its rate; absent: all of it. */
+  link_share?: number | undefined;
   /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
   pipeline?: PipelinePlace;
   /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */

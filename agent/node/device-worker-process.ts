@@ -477,6 +477,7 @@ function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
   if (model.weights === 'streamed') {
     native.weights = 'streamed';
     native.resident_bytes = unit.memory?.resident_bytes;
+    native.link_share = unit.memory?.link_share;
   }
   const pipeline = stagePlace(unit, describeDevices(context), dirname(context.runtime_folder));
   if (pipeline) native.pipeline = { ...pipeline, session: context.session_id };

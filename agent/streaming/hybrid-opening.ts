@@ -5,6 +5,7 @@ import {
   loadHybridGemm,
 } from '../../native/cuda/hybrid-gemm.ts';
 import { addressOf, GgmlType } from '../../native/ggml.ts';
+import { countedRate_bytes_per_s } from '../../solver/streaming/link-estimate.ts';
 import type { Backend } from '../backend/backend.ts';
 import { type ComputeRates, HybridProducts } from './hybrid-products.ts';
 import type { StreamMeter } from './stream-meter.ts';
@@ -17,11 +18,15 @@ const rounds = 3;
 /** Products with weights in host memory, or why there are none where the library is. */
 export type OpenedProducts = { products: HybridProducts } | { because: string };
 
-/** On a device of CUDA, where the build compiled them; undefined elsewhere. */
+/**
+ * On a device of CUDA, where the build compiled them; undefined elsewhere.
+ * @param link_share of the link, what the model counts on; absent: all of it
+ */
 export function openHybridProducts(
   backend: Backend,
   meter: StreamMeter,
   arena_bytes: number,
+  link_share?: number,
 ): OpenedProducts | undefined {
   if (!backend.name.startsWith('CUDA')) return undefined;
   const library = loadHybridGemm();
@@ -38,6 +43,10 @@ export function openHybridProducts(
       rates: measuredRates(library, device),
       arena_bytes,
       link_bytes_per_s: () => meter.statistics.link?.bytes_per_s,
+      counted_bytes_per_s: () => {
+        const { link } = meter.statistics;
+        return link && countedRate_bytes_per_s(link, link_share);
+      },
       on_read: (bytes, seconds) => meter.read(bytes, seconds),
     });
     return { products };

@@ -61,6 +61,8 @@ export interface HybridProductsOptions {
   arena_bytes: number;
   /** What the link gives; undefined: not known yet. */
   link_bytes_per_s(): number | undefined;
+  /** Of that, what a product counts on where it has the choice: others read over the link, too. */
+  counted_bytes_per_s(): number | undefined;
   /** A product read so many bytes over the link. @param seconds for which it did nothing but wait for them */
   on_read(bytes: number, seconds?: number): void;
 }
@@ -120,7 +122,7 @@ export class HybridProducts implements GraphOperations {
   choose(part: PartWeights, rows: number): ReadonlySet<PlannedWeight> {
     const spared = new Set<PlannedWeight>();
     const { arena_bytes, rates } = this.#own;
-    const link_bytes_per_s = this.#own.link_bytes_per_s();
+    const link_bytes_per_s = this.#own.counted_bytes_per_s();
     for (const matrix of this.#byPart.get(part) ?? []) {
       matrix.kernel = undefined;
       if (this.#off !== undefined || link_bytes_per_s === undefined) continue;

@@ -9,6 +9,14 @@ import { StreamingArena } from './streaming-arena.ts';
 /** Of what was to stay, as much of it as the pool has room for. More of them: nearer to it; fewer: tried sooner. */
 const resident_shares = [1, 0.75, 0.5, 0.25, 0.125] as const;
 
+/** What a model has whose weights stay in host memory. */
+export interface StreamedPart {
+  /** Of the device, for layers that stay. */
+  resident_bytes: number;
+  /** Of the rate of its link, what it counts on where others read over it, too; absent: all of it. */
+  link_share?: number | undefined;
+}
+
 /** What a device has for models whose weights are streamed. */
 export interface StreamingShare {
   /** Of the pool; what the largest layers of all such models need. */
@@ -68,11 +76,10 @@ export class StreamedModels {
   }
 
   /**
-   * @param resident_bytes for layers of it that stay
    * @returns the engine, ready at once: its weights come with its first step
    * @throws HpcserveError as `openStreamingEngine`; E_POOL_FULL: there is no room for the arena
    */
-  open(name: string, options: EngineOptions, resident_bytes: number): OpenedEngine {
+  open(name: string, options: EngineOptions, { resident_bytes, link_share }: StreamedPart): OpenedEngine {
     const share = this.#share;
     if (!share)
       throw new HpcserveError('E_ENGINE_OPTIONS', {
@@ -89,7 +96,7 @@ export class StreamedModels {
         lacking_bytes: resident_bytes - given_bytes,
         kv: this.#pool().kv(name),
         disk: this.#pool().disk,
-        products: (meter) => openHybridProducts(this.#pool().backend, meter, arena.ring.bytes),
+        products: (meter) => openHybridProducts(this.#pool().backend, meter, arena.ring.bytes, link_share),
         on_part: () => this.#around.beat(),
         on_closed: () => this.#leave(),
       });

@@ -434,6 +434,14 @@ function withResident(unit: UnitSpec, resident_bytes: number, device_memory_byte
   return { ...unit, memory: { ...unit.memory, device_bytes, resident_bytes, share } };
 }
 
+/** A unit whose weights come over a link that other devices read over, too, with its part of that. */
+function withLinkShare(unit: UnitSpec, node: OpenNode): UnitSpec {
+  const own = node.streamed.find((each) => each.unit === unit.unit);
+  if (own === undefined || unit.memory === undefined) return unit;
+  const link_share = linkShare(demandOf(own), own.device, linkedDevices(node, []), node.offer);
+  return link_share < 1 ? { ...unit, memory: { ...unit.memory, link_share } } : unit;
+}
+
 /** A unit that gives way to others with what its device has for all of them, which is known once all are there. */
 function withReuse(unit: UnitSpec, { giving_way_bytes }: OpenDevice): UnitSpec {
   if (unit.model.weights !== 'reuse' || unit.memory === undefined) return unit;
@@ -458,7 +466,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const resident = residentByUnit(node, question.settings);
   const units = node.units.map((unit) =>
     withReuse(
-      withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes),
+      withLinkShare(withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes), node),
       node.devices[unit.first_device]!,
     ),
   );

@@ -39,6 +39,19 @@ export function observeTransfer(estimate: LinkEstimate, bytes: number, seconds: 
   };
 }
 
+/**
+ * What a product counts on where it can read more to be done sooner. One that fills the link leaves its neighbours
+ * what they get by force; one that counts on its share alone reads weights again only as far as that share lasts
+ * beside them. What the link gives less than that counts as it is.
+ * @param share of the link, as the plan divides it; absent: nobody else reads over it
+ */
+export function countedRate_bytes_per_s(
+  { bytes_per_s, announced_bytes_per_s }: LinkEstimate,
+  share = 1,
+): number {
+  return Math.min(bytes_per_s, share * announced_bytes_per_s);
+}
+
 /** Why streaming is slower than was planned for; undefined where it is not. */
 export function whySlow({ bytes_per_s, announced_bytes_per_s, samples }: LinkEstimate): string | undefined {
   if (samples < slow_samples_min || bytes_per_s >= slow_share * announced_bytes_per_s) return undefined;

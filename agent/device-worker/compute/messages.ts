@@ -26,7 +26,7 @@ import type { ManifestModel } from '../../memory/pool-manifest.ts';
 import type { KvPiece } from '../../pipeline/layout-messages.ts';
 import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../../pipeline/pipeline-place.ts';
-import type { StreamingShare } from '../../streaming/streamed-models.ts';
+import type { StreamedPart, StreamingShare } from '../../streaming/streamed-models.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
 import type { Utf8Tokens } from '../../text/sampling/utf8-constraint.ts';
@@ -123,10 +123,7 @@ export type ToCompute =
       /** It is one stage of a pipeline; absent: all of the model. */
       pipeline?: PipelinePlace;
       /** Its weights stay in host memory. */
-      streamed?: {
-        /** Of them, what layers that stay may take of the device. */
-        resident_bytes: number;
-      };
+      streamed?: StreamedPart;
       /** Address of the llama_vocab that the main thread keeps open. */
       vocabulary: bigint;
       utf8: Utf8Tokens;

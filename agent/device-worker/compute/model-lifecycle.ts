@@ -82,7 +82,7 @@ export class ModelLifecycle {
           : schedule.memory.letGo(arena_holder),
     });
     this.loads = new ModelLoads(pool, this.models, {
-      stream: (name, options, resident_bytes) => this.#streamed.open(name, options, resident_bytes),
+      stream: (name, options, part) => this.#streamed.open(name, options, part),
       ring: around.ring,
       send: (message) => around.send(message),
       beat: () => around.beat(),

@@ -6,6 +6,7 @@ import type { ModelUse, WeightLoad } from '../../memory/pooled-loading.ts';
 import { type CoordinatorEngine, CoordinatorOpening } from '../../pipeline/coordinator-opening.ts';
 import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
+import type { StreamedPart } from '../../streaming/streamed-models.ts';
 import type { FromCompute } from './messages.ts';
 import type { Opening, WorkerModel } from './worker-model.ts';
 import type { WorkerModels } from './worker-models.ts';
@@ -27,7 +28,7 @@ export interface LoadSurroundings {
   /** An engine is there. What it throws fails the load, and closes the engine. */
   opened(model: WorkerModel, engine: Engine): void;
   /** Its weights stay in host memory, but for so many bytes. @throws HpcserveError as `StreamedModels.open` */
-  stream(name: string, options: EngineOptions, resident_bytes: number): Opening;
+  stream(name: string, options: EngineOptions, part: StreamedPart): Opening;
   /** An engine over a pipeline is there; `opened` follows. */
   pipelineOpened(name: string, opened: CoordinatorEngine): void;
   /** It is over, without an engine. */
@@ -114,7 +115,7 @@ export class ModelLoads {
 
   #open({ name, message }: WorkerModel, beside: LoadBeside): Opening {
     const { latency_sensitivity, pipeline, streamed } = message;
-    if (streamed) return this.#around.stream(name, message.options, streamed.resident_bytes);
+    if (streamed) return this.#around.stream(name, message.options, streamed);
     const options = { ...message.options, on_progress: this.#progressOf(name) };
     const use: ModelUse = { model: name, on_loaded: (load) => this.#around.loaded(load) };
     if (latency_sensitivity !== undefined) use.latency_sensitivity = latency_sensitivity;

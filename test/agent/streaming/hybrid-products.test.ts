@@ -66,7 +66,11 @@ const rates = { flops_per_s: 1e15, memory_bytes_per_s: 1e15, processors: 100 };
 
 function streamed(
   path: string,
-  { product_rates = rates, ...more }: Partial<EngineOptions> & { product_rates?: typeof rates } = {},
+  {
+    product_rates = rates,
+    counts = true,
+    ...more
+  }: Partial<EngineOptions> & { product_rates?: typeof rates; counts?: boolean } = {},
 ): { engine: NativeEngine; executor: StreamingExecutor; products: HybridProducts | undefined } {
   const pool = new DevicePool(partedBackend(), { pool_bytes: 20 * mib, threads: 1 });
   open.push(pool);
@@ -84,6 +88,7 @@ function streamed(
         rates: product_rates,
         arena_bytes: arena.ring.bytes,
         link_bytes_per_s: () => meter.statistics.link?.bytes_per_s,
+        counted_bytes_per_s: () => (counts ? meter.statistics.link?.bytes_per_s : undefined),
         on_read: (bytes, seconds) => meter.read(bytes, seconds),
       });
       return { products };
@@ -172,6 +177,14 @@ it('a product that fails ends the step by name', async () => {
     throw new HybridGemmError('hg_wait', 9, 'an illegal address');
   });
   expect(() => ask(engine)).toThrow(/E_DEVICE_FAILED|illegal address|weights in host memory failed/);
+});
+
+it('how to multiply is chosen by what may be counted on of the link, and not by what it gives', async () => {
+  const path = await shallow('Q8_0');
+  const { engine, executor, products } = streamed(path, { counts: false });
+  expectSame(ask(engine), ask(resident(path)));
+  expect(executor.statistics.link?.bytes_per_s).toBeGreaterThan(0);
+  expect(products!.products).toBe(0);
 });
 
 it('nothing is multiplied so where batches may not change a row', async () => {

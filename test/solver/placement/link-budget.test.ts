@@ -108,6 +108,10 @@ describe('a plan', () => {
     expect(planOf(placed(2), 'a').reasons.join()).not.toMatch(/share a link/);
     const one = placed(1);
     expect(one.launches).toHaveLength(1);
+    const shares = ({ launches }: typeof one) =>
+      launches.flatMap(({ units }) => units.map(({ memory }) => memory!.link_share));
+    expect(shares(placed(2))).toEqual([undefined, undefined]);
+    expect(shares(one)).toEqual([expect.closeTo(0.49, 9), expect.closeTo(0.49, 9)]);
     expect(planOf(one, 'a').reasons.join()).toMatch(
       /slices of GH200-96GB 1g\.12gb that stream share a link \(NVLink-C2C\): 49 % of it are left for one that streams, 190 GB\/s/,
     );

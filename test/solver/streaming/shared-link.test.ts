@@ -1,6 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { newLinkEstimate, observeTransfer, whySlow } from '../../../solver/streaming/link-estimate.ts';
+import { bestHybrid, productTime_s } from '../../../solver/streaming/hybrid-product.ts';
+import {
+  countedRate_bytes_per_s,
+  newLinkEstimate,
+  observeTransfer,
+  whySlow,
+} from '../../../solver/streaming/link-estimate.ts';
 import { divideLink, linkCapacity_bytes_per_s } from '../../../solver/streaming/shared-link.ts';
 
 const demands = fc.array(fc.double({ min: 0, max: 500, noNaN: true }), { minLength: 1, maxLength: 7 });
@@ -39,6 +45,38 @@ describe('a shared link', () => {
     expect(linkCapacity_bytes_per_s(link, 1)).toBe(400);
     expect(linkCapacity_bytes_per_s(link, 3)).toBe(360);
     expect(linkCapacity_bytes_per_s(link, 100)).toBe(200);
+  });
+});
+
+describe('what a product counts on of a link', () => {
+  const alone = newLinkEstimate(400e9);
+
+  it('is its share of what the link gave at first, or what it gives now where that is less', () => {
+    expect(countedRate_bytes_per_s(alone)).toBe(400e9);
+    expect(countedRate_bytes_per_s(alone, 0.25)).toBe(100e9);
+    const crowded = observeTransfer(alone, 50e9, 1);
+    expect(countedRate_bytes_per_s(crowded, 0.9)).toBe(crowded.bytes_per_s);
+    expect(countedRate_bytes_per_s(crowded, 0.1)).toBe(40e9);
+  });
+
+  it('leaves a neighbour its part wherever weights are read again to be done sooner, and else takes it', () => {
+    // Of a slice whose own memory is no faster than the link, so that reading weights again pays.
+    const slice = { flops_per_s: 500e12, memory_bytes_per_s: 400e9, processors: 16 };
+    const read = (rows: number, share: number): { again: boolean; bytes_per_s: number } => {
+      const product = { rows, columns: 8192, inner: 8192, bytes_per_weight: 2 };
+      const counted = { ...slice, link_bytes_per_s: countedRate_bytes_per_s(alone, share) };
+      const { alpha, tile_rows, cost } = bestHybrid(product, counted);
+      // The link gives what is taken of it.
+      const seconds = productTime_s(cost, { ...slice, link_bytes_per_s: alone.bytes_per_s });
+      return { again: alpha < 1 && rows > tile_rows, bytes_per_s: cost.link_bytes / seconds };
+    };
+    const rows = [16, 64, 256, 300, 512, 700, 1024, 2048, 4096];
+    const greedy = rows.map((count) => read(count, 1));
+    expect(greedy.some(({ again, bytes_per_s }) => again && bytes_per_s > 0.9 * 400e9)).toBe(true);
+    for (const { again, bytes_per_s } of rows.map((count) => read(count, 0.49)))
+      if (again) expect(bytes_per_s).toBeLessThan(0.49 * 400e9 * (1 + 1e-9));
+    // Weights that are read once have no other way.
+    expect(read(16, 0.49)).toEqual({ again: false, bytes_per_s: 400e9 });
   });
 });
 
