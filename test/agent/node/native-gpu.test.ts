@@ -16,11 +16,11 @@ const { found, lacking } = vulkanDevice();
 const serving_ms = 60_000;
 const gibibyte = 2 ** 30;
 
-async function gpuUnit(more: Partial<UnitSpec> = {}): Promise<UnitSpec> {
+async function gpuUnit(more: Partial<UnitSpec> = {}, wanted: object = {}): Promise<UnitSpec> {
   const model_path = await model('tiny-llama', 'Q8_0');
   const memory = { device_bytes: gibibyte / 8, kv_bytes: 2 ** 20, share: 0.1 };
   return unitOf(
-    { name: 'm' },
+    { name: 'm', ...wanted },
     { engine: 'native', device_kind: 'gpu', model_path, kv_tokens: 512, memory, ...more },
   );
 }
@@ -63,27 +63,34 @@ describe.skipIf(found === undefined)(
       expect(JSON.stringify(sessions)).toMatch(/llvmpipe.* is computed on by another device worker of yours/);
     });
 
-    test('end with a device that is lost in the middle of an iteration, and say so', async () => {
-      await using site = await Site.open();
-      const library = join(site.folder, 'device-lost.so');
-      execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, deviceLost]);
-      const lost = join(site.folder, 'lost');
-      const preload = { LD_PRELOAD: `${library}:libvulkan.so.1`, DEVICE_LOST: lost, TMPDIR: site.folder };
-      const agent = await site.start(
-        [await gpuUnit()],
-        { native_library_dir },
-        { ...environment, ...preload },
-      );
-      const session = await site.serving('m', serving_ms);
-      writeFileSync(lost, '');
-      const answer = site.ask(session, 'hello').then(({ body }) => body.text());
-      // The agent may have ended before it could say more.
-      expect(await answer.catch(() => 'broken off')).not.toContain('[DONE]');
-      expect((await agent.ended).code).not.toBe(0);
-      expect(JSON.stringify(await agent.state())).toMatch(
-        /E_AGENT_WORKER.*llvmpipe.*the device is gone: .*DeviceLost/,
-      );
-    });
+    test.each([
+      ['lie on it', {}, {}],
+      ['are streamed', { weights: 'streamed' }, { arena_bytes: 2 ** 22 }],
+    ])(
+      'end with a device that is lost in the middle of an iteration, and say so: weights %s',
+      async (_where, wanted, more) => {
+        await using site = await Site.open();
+        const library = join(site.folder, 'device-lost.so');
+        execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, deviceLost]);
+        const lost = join(site.folder, 'lost');
+        const preload = { LD_PRELOAD: `${library}:libvulkan.so.1`, DEVICE_LOST: lost, TMPDIR: site.folder };
+        const memory = { device_bytes: gibibyte / 8, kv_bytes: 2 ** 20, share: 0.1, ...more };
+        const agent = await site.start(
+          [await gpuUnit({ memory }, wanted)],
+          { native_library_dir },
+          { ...environment, ...preload },
+        );
+        const session = await site.serving('m', serving_ms);
+        writeFileSync(lost, '');
+        const answer = site.ask(session, 'hello').then(({ body }) => body.text());
+        // The agent may have ended before it could say more.
+        expect(await answer.catch(() => 'broken off')).not.toContain('[DONE]');
+        expect((await agent.ended).code).not.toBe(0);
+        expect(JSON.stringify(await agent.state())).toMatch(
+          /E_AGENT_WORKER.*llvmpipe.*the device is gone: .*DeviceLost/,
+        );
+      },
+    );
 
     test('fail by name where the libraries have no such backend, do not load, or find no device', async () => {
       await using site = await Site.open();
