@@ -2,9 +2,26 @@ import { rmSync, statSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { monotonic_ms } from '../../host/clock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { encodeJsonFrame, type FrameBytes, frameKinds } from './frame.ts';
+import {
+  damaged,
+  decodeFrame,
+  encodeJsonFrame,
+  type FrameBytes,
+  type FrameKind,
+  kindOf,
+  metaOf,
+} from './frame.ts';
 import { FrameAssembler } from './frame-assembler.ts';
 import type { FromRing } from './ring-messages.ts';
+import {
+  FrameInbox,
+  FrameOutbox,
+  greetingMetaSchema,
+  mappedMetaSchema,
+  parcelMetaSchema,
+  sharedMetaSchema,
+  takenMetaSchema,
+} from './shared-frames.ts';
 
 /** Between two tries to reach the stage behind. Lower: up sooner; higher: fewer tries while it loads. */
 const connect_pause_ms_min = 200;
@@ -29,6 +46,8 @@ const silence_ms_max = 10_000;
  *     stage before ──frames──► listen │ this stage │ next ──frames──► stage behind
  *                  ◄─greeting─                            ◄─greeting─
  *
+ * Long frames go by memory that two stages of one node have in common (`shared-frames.ts`).
+ *
  * The stage behind is there once it has greeted. Where it is on another node, an agent takes the connection before it
  * knows whether the stage can be reached: a ring that came up by that would break again with each try, and pull the
  * stages that are there along.
@@ -42,6 +61,9 @@ export class Ring {
   #inode: number | undefined;
   #before: Socket | undefined;
   #behind: Socket | undefined;
+  /** What the stage before sends by memory, and what the stage behind is sent so. */
+  #inbox: FrameInbox | undefined;
+  #outbox: FrameOutbox | undefined;
   /** To the stage behind, which has not greeted yet. */
   #reaching: Socket | undefined;
   #retry: NodeJS.Timeout | undefined;
@@ -66,7 +88,9 @@ export class Ring {
 
   send(frame: FrameBytes): void {
     // Where it broke meanwhile, who sends is told that, and not what became of its frame.
-    if (this.#isUp) this.#behind?.write(frame);
+    if (!this.#isUp) return;
+    const parcel = this.#outbox?.put(frame);
+    this.#behind?.write(parcel ? ringFrame('parcel', parcel) : frame);
   }
 
   close(): void {
@@ -98,6 +122,7 @@ export class Ring {
     // The stage before begins anew: what was is over.
     this.#lose('the stage before it came anew');
     this.#before = socket;
+    this.#closeInbox();
     this.#heard_ms = performance.now();
     const assembler = new FrameAssembler();
     socket.on('error', () => undefined); // 'close' follows
@@ -108,9 +133,10 @@ export class Ring {
     socket.on('close', () => {
       if (this.#before !== socket) return;
       this.#before = undefined;
+      this.#closeInbox();
       this.#break('the stage before it is gone');
     });
-    socket.write(aliveFrame());
+    socket.write(ringFrame('alive', { shares: true }));
     this.#look();
   }
 
@@ -132,11 +158,28 @@ export class Ring {
     return error.because.join('; ');
   }
 
-  #came(frame: FrameBytes): void {
-    if (new DataView(frame.buffer).getUint16(6, true) === frameKinds.alive) return;
+  /** @throws HpcserveError E_STAGE_FRAME */
+  #came(bytes: FrameBytes): void {
+    const kind = kindOf(bytes);
+    if (kind === 'alive') return;
+    if (kind === 'shared') {
+      this.#closeInbox();
+      this.#inbox = FrameInbox.open(metaOf(decodeFrame(bytes), sharedMetaSchema));
+      this.#before?.write(ringFrame('shared', { mapped: this.#inbox !== undefined }));
+      return;
+    }
+    const frame = kind === 'parcel' ? this.#unpack(bytes) : bytes;
     const came = { type: 'frame', frame, came_ms: monotonic_ms() } as const;
     if (this.#isUp) this.#tell(came);
     else this.#early.push(came);
+  }
+
+  #unpack(bytes: FrameBytes): FrameBytes {
+    const parcel = metaOf(decodeFrame(bytes), parcelMetaSchema);
+    if (!this.#inbox) throw damaged('a parcel came where no memory is shared');
+    const frame = this.#inbox.take(parcel);
+    this.#before?.write(ringFrame('taken', { end: parcel.end }));
+    return frame;
   }
 
   #connect(): void {
@@ -150,11 +193,11 @@ export class Ring {
     socket.on('connect', () => {
       wasTaken = true;
     });
-    // Its greeting; nothing else comes back this way.
-    const greeting = new FrameAssembler();
+    // Its greeting, and what it says of the memory of frames.
+    const answers = new FrameAssembler();
     socket.on('data', (chunk) => {
       try {
-        greeting.take(chunk, () => this.#greeted(socket));
+        answers.take(chunk, (frame) => this.#answered(socket, frame));
       } catch (error) {
         this.#unusable(error);
         socket.destroy();
@@ -168,6 +211,7 @@ export class Ring {
       }
       if (this.#behind === socket) {
         this.#behind = undefined;
+        this.#closeOutbox();
         this.#break('the stage behind it is gone');
       }
       clearTimeout(this.#retry);
@@ -175,8 +219,39 @@ export class Ring {
     });
   }
 
+  /** @throws HpcserveError E_STAGE_FRAME */
+  #answered(socket: Socket, bytes: FrameBytes): void {
+    const frame = decodeFrame(bytes);
+    if (this.#reaching === socket) {
+      this.#greeted(socket);
+      // One of an earlier version says nothing of it.
+      const greeting: unknown = JSON.parse(Buffer.from(frame.meta).toString());
+      if (greetingMetaSchema.safeParse(greeting).success) this.#share(socket);
+      return;
+    }
+    if (this.#behind !== socket || !this.#outbox) return;
+    if (frame.kind === 'taken') this.#outbox.taken(metaOf(frame, takenMetaSchema).end);
+    else if (metaOf(frame, mappedMetaSchema).mapped) this.#outbox.isMapped = true;
+    else this.#closeOutbox();
+  }
+
+  #share(socket: Socket): void {
+    this.#closeOutbox();
+    this.#outbox = FrameOutbox.open();
+    if (this.#outbox) socket.write(ringFrame('shared', this.#outbox.told));
+  }
+
+  #closeInbox(): void {
+    this.#inbox?.close();
+    this.#inbox = undefined;
+  }
+
+  #closeOutbox(): void {
+    this.#outbox?.close();
+    this.#outbox = undefined;
+  }
+
   #greeted(socket: Socket): void {
-    if (this.#reaching !== socket) return;
     socket.setTimeout(0);
     this.#reaching = undefined;
     this.#pause_ms = connect_pause_ms_min;
@@ -193,7 +268,7 @@ export class Ring {
   }
 
   #beat(): void {
-    this.#behind?.write(aliveFrame());
+    this.#behind?.write(ringFrame('alive', null));
     // The place may have been another ring's, which was closed late and took the socket of its name along.
     if (!this.#before && !this.#isListening()) this.#open();
     const silent_ms = performance.now() - this.#heard_ms;
@@ -206,6 +281,7 @@ export class Ring {
     const before = this.#before;
     if (!before) return;
     this.#before = undefined;
+    this.#closeInbox();
     before.destroy();
     this.#break(because);
   }
@@ -223,6 +299,8 @@ export class Ring {
     const sockets = [this.#before, this.#behind];
     this.#before = undefined;
     this.#behind = undefined;
+    this.#closeInbox();
+    this.#closeOutbox();
     for (const socket of sockets) socket?.destroy();
   }
 }
@@ -231,6 +309,7 @@ function inodeOf(path: string): number | undefined {
   return statSync(path, { throwIfNoEntry: false })?.ino;
 }
 
-function aliveFrame(): FrameBytes {
-  return encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null);
+/** Of a connection, and of no epoch of its pipeline. */
+function ringFrame(kind: FrameKind, meta: unknown): FrameBytes {
+  return encodeJsonFrame({ kind, epoch: 0, number: 0 }, meta);
 }

@@ -1,0 +1,168 @@
+/**
+ * Frames by memory that two stages of a node have in common. The stage before writes them into a memory file of its
+ * own and sends a parcel over the connection, which says where they lie; the stage behind copies them out of its
+ * mapping, which it cannot write to, and says up to where it has. What finds no room goes over the connection, in its
+ * place among the parcels.
+ *
+ *     stage before ── shared: where the memory is ──► stage behind
+ *                  ◄─ shared: whether it is mapped ──
+ *                  ── parcel ─►  ◄─ taken ──
+ *
+ * A file without a name is found by process and descriptor, so that none is left behind, whoever is killed. What lies
+ * there may be another process's where the stage behind is on another node: a token in the memory tells.
+ */
+import { randomBytes } from 'node:crypto';
+import { closeSync, fstatSync, openSync, readlinkSync } from 'node:fs';
+import koffi from 'koffi';
+import { z } from 'zod';
+import { mapFile, SharedMemory, unmap } from '../../native/memory-map.ts';
+import type { Pointer } from '../../native/signature.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { damaged, type FrameBytes } from './frame.ts';
+
+const memory_name = 'hpcserve-frames';
+/** Lower: less memory a stage; higher: larger chunks of prompts go this way. Two of 512 rows of 8,192 elements. */
+const memory_bytes = 32 * 1024 * 1024;
+const token_bytes = 16;
+/** Behind the token, a cache line of its own. */
+const frames_begin = 64;
+const room_bytes = memory_bytes - frames_begin;
+/** Shorter ones go over the connection, which takes no more of the cores: a parcel is two messages. */
+export const shared_bytes_min = 1024 * 1024;
+
+/** What a stage says that takes frames so. */
+export const greetingMetaSchema = z.object({ shares: z.literal(true) });
+
+/** Where a memory of frames is. */
+export const sharedMetaSchema = z.strictObject({
+  pid: z.int().min(1),
+  descriptor: z.int().min(0),
+  token: z.string().length(2 * token_bytes),
+});
+export type SharedMeta = z.infer<typeof sharedMetaSchema>;
+
+/** Whether the stage behind has it. */
+export const mappedMetaSchema = z.strictObject({ mapped: z.boolean() });
+
+/** A frame in it, and up to where all frames are that were written so far, counted from the first one. */
+export const parcelMetaSchema = z.strictObject({
+  at: z.int().min(0).max(room_bytes),
+  bytes: z.int().min(1).max(room_bytes),
+  end: z.int().min(1),
+});
+export type Parcel = z.infer<typeof parcelMetaSchema>;
+
+/** Up to where they were copied out. */
+export const takenMetaSchema = z.strictObject({ end: z.int().min(1) });
+
+/** The side of the stage before. */
+export class FrameOutbox {
+  readonly told: SharedMeta;
+  readonly #memory: SharedMemory;
+  readonly #address: Pointer;
+  readonly #frames: Uint8Array;
+  #written = 0;
+  #taken = 0;
+  /** The stage behind has mapped it. */
+  isMapped = false;
+
+  private constructor(memory: SharedMemory) {
+    this.#memory = memory;
+    this.#address = memory.map();
+    const all = new Uint8Array(koffi.view(this.#address, memory_bytes));
+    const token = randomBytes(token_bytes);
+    all.set(token);
+    this.#frames = all.subarray(frames_begin);
+    this.told = { pid: process.pid, descriptor: memory.descriptor, token: token.toString('hex') };
+  }
+
+  /** @returns undefined where there is no memory for it: frames go over the connection */
+  static open(): FrameOutbox | undefined {
+    let memory: SharedMemory | undefined;
+    try {
+      memory = SharedMemory.create(memory_name, memory_bytes);
+      return new FrameOutbox(memory);
+    } catch (error) {
+      memory?.close();
+      if (error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY') return undefined;
+      throw error;
+    }
+  }
+
+  /** @returns where the frame lies now; undefined: it is to go over the connection */
+  put(frame: FrameBytes): Parcel | undefined {
+    const bytes = frame.length;
+    if (!this.isMapped || bytes < shared_bytes_min || bytes > room_bytes) return undefined;
+    let begin = this.#written;
+    let at = begin % room_bytes;
+    // In one piece.
+    if (at + bytes > room_bytes) {
+      begin += room_bytes - at;
+      at = 0;
+    }
+    const end = begin + bytes;
+    if (end - this.#taken > room_bytes) return undefined;
+    this.#frames.set(frame, at);
+    this.#written = end;
+    return { at, bytes, end };
+  }
+
+  /** @throws HpcserveError E_STAGE_FRAME: nothing was written there */
+  taken(end: number): void {
+    if (end < this.#taken || end > this.#written)
+      throw damaged(`frames up to ${end} were taken of ${this.#written} bytes`);
+    this.#taken = end;
+  }
+
+  close(): void {
+    this.isMapped = false;
+    unmap(this.#address, memory_bytes);
+    this.#memory.close();
+  }
+}
+
+/** The side of the stage behind. */
+export class FrameInbox {
+  readonly #address: Pointer;
+  readonly #frames: Uint8Array;
+
+  private constructor(address: Pointer, frames: Uint8Array) {
+    this.#address = address;
+    this.#frames = frames;
+  }
+
+  /** @returns undefined where there is no such memory here: the stage before is on another node, or may not be seen */
+  static open({ pid, descriptor, token }: SharedMeta): FrameInbox | undefined {
+    const path = `/proc/${pid}/fd/${descriptor}`;
+    let file: number;
+    try {
+      // Opening what else may lie there, such as a pipe, would wait.
+      if (!readlinkSync(path).startsWith(`/memfd:${memory_name} `)) return undefined;
+      file = openSync(path, 'r');
+    } catch {
+      return undefined;
+    }
+    // A version whose memory is of another size: what is mapped and not there ends the process.
+    const address = fstatSync(file).size === memory_bytes ? mapFile(file, 0, memory_bytes) : undefined;
+    closeSync(file);
+    if (address === undefined) return undefined;
+    const all = new Uint8Array(koffi.view(address, memory_bytes));
+    if (Buffer.from(all.subarray(0, token_bytes)).toString('hex') === token)
+      return new FrameInbox(address, all.subarray(frames_begin));
+    unmap(address, memory_bytes);
+    return undefined;
+  }
+
+  /**
+   * @returns the frame, in a buffer of its own
+   * @throws HpcserveError E_STAGE_FRAME: it would lie beyond the memory
+   */
+  take({ at, bytes }: Parcel): FrameBytes {
+    if (at + bytes > room_bytes) throw damaged(`${bytes} bytes at ${at} are beyond the memory of frames`);
+    return this.#frames.slice(at, at + bytes);
+  }
+
+  close(): void {
+    unmap(this.#address, memory_bytes);
+  }
+}
