@@ -1,5 +1,5 @@
 /** Stages in processes of their own: real device workers, a ring of sockets, and the loss of one of them. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createConnection, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -36,17 +36,28 @@ interface PipelineOptions {
   steps_ms?: readonly number[];
   /** Devices that are not started. */
   absent?: readonly number[];
+  /** What it computes: a preset, and so many tokens at once. */
+  preset?: string;
+  chunk_tokens?: number;
   /** Where a stage reaches the one behind it; absent: where that listens. */
   ways?: Readonly<Record<number, (listens: string) => string>>;
 }
 
 async function startPipeline(
   cuts: readonly number[],
-  { names = ['m'], orders = [(stage) => stage], steps_ms = [], absent = [], ways = {} }: PipelineOptions = {},
+  {
+    names = ['m'],
+    orders = [(stage) => stage],
+    steps_ms = [],
+    absent = [],
+    preset = 'tiny-llama',
+    chunk_tokens = 64,
+    ways = {},
+  }: PipelineOptions = {},
 ): Promise<Pipeline> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcp-'));
   open.push(async () => rmSync(folder, { recursive: true, force: true }));
-  const path = await model('tiny-llama', 'Q8_0');
+  const path = await model(preset, 'Q8_0');
   const end = enumerateOperators(openModelFile(path).model.n_layer).length;
   const bounds = [0, ...cuts, end];
   const stages = bounds.length - 1;
@@ -65,9 +76,9 @@ async function startPipeline(
           name,
           aliases: [],
           model_path: path,
-          context_tokens: 512,
+          context_tokens: 512 + chunk_tokens,
           max_sequences: 8,
-          prefill_chunk_tokens: 64,
+          prefill_chunk_tokens: chunk_tokens,
           kv_tokens: 2048,
           kv_type: 'f16',
           batch_invariant: true,
@@ -103,18 +114,46 @@ const asked = {
   ignore_eos: true,
 };
 
-async function alone(): Promise<string> {
+async function alone(preset = 'tiny-llama', more: object = asked): Promise<string> {
   const worker = new WorkerHarness();
   open.push(() => worker.close());
   await worker.configure();
   await worker.load({
     name: 'm',
-    model_path: await model('tiny-llama', 'Q8_0'),
+    model_path: await model(preset, 'Q8_0'),
+    context_tokens: 2048,
     kv_tokens: 2048,
     batch_invariant: true,
   });
-  return JSON.parse((await worker.post('/v1/completions', { model: 'm', ...asked })).text).choices[0].text;
+  return JSON.parse((await worker.post('/v1/completions', { model: 'm', ...more })).text).choices[0].text;
 }
+
+/** Of the memories of frames that a process has mapped, what was written or read of them, bytes. */
+function sharedFrames_bytes({ process: { pid } }: WorkerHarness): number {
+  const mappings = readFileSync(`/proc/${pid}/smaps`, 'utf8').split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m);
+  const own = mappings.filter((mapping) => mapping.includes('hpcserve-frames'));
+  return own.reduce((sum, mapping) => sum + 1024 * Number(/^Rss: +(\d+) kB$/m.exec(mapping)![1]), 0);
+}
+
+test('a long prompt goes from stage to stage by memory that their processes share', async () => {
+  // 700 rows of 512 numbers between two stages.
+  const prompt = Array.from({ length: 700 }, (_, index) => 300 + ((37 * index) % 7000));
+  const long = { ...asked, prompt, max_tokens: 12 };
+  const expected = await alone('small-llama', long);
+  const { workers, name } = await startPipeline([5, 11], { preset: 'small-llama', chunk_tokens: 1024 });
+  await serves(workers[0]!, name);
+  const before = workers.map(sharedFrames_bytes);
+  const { status, text } = await workers[0]!.post('/v1/completions', { model: name, ...long });
+  expect(status, text).toBe(200);
+  expect(JSON.parse(text).choices[0].text).toBe(expected);
+  const bytes = workers.map((worker, stage) => sharedFrames_bytes(worker) - before[stage]!);
+  // The first sends, the second takes and sends, the last takes; what comes back is a token.
+  const [first, second, last] = bytes as [number, number, number];
+  const frame_bytes = 700 * 512 * 4;
+  expect(first).toBeGreaterThanOrEqual(frame_bytes);
+  expect(second).toBeGreaterThanOrEqual(2 * frame_bytes);
+  expect(last).toBeGreaterThanOrEqual(frame_bytes);
+});
 
 test('answers are those of one process, and a stage that dies and comes back is noticed at once', async () => {
   const expected = await alone();
