@@ -1,4 +1,4 @@
-import { closeSync, fstatSync, ftruncateSync, readFileSync } from 'node:fs';
+import { closeSync, fstatSync, ftruncateSync, openSync, readFileSync, readlinkSync } from 'node:fs';
 import { constants } from 'node:os';
 import koffi from 'koffi';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -210,6 +210,34 @@ export function populateForWriting(address: Pointer, bytes: number): void {
 export function mapFile(descriptor: number, offset: number, bytes: number): Pointer | undefined {
   const mapped = libc().mmap(null, bytes, protect.read, share.shared, descriptor, offset);
   return mapped === null || mapped === map_failed ? undefined : mapped;
+}
+
+/**
+ * Maps the memory file of another process for reading.
+ * @param name that it was made with
+ * @returns undefined where that process has no such file of so many bytes, or may not be looked into
+ */
+export function mapMemoryOf(
+  pid: number,
+  descriptor: number,
+  name: string,
+  bytes: number,
+): Pointer | undefined {
+  const path = `/proc/${pid}/fd/${descriptor}`;
+  let file: number;
+  try {
+    // Opening what else may lie there, such as a pipe, would wait.
+    if (!readlinkSync(path).startsWith(`/memfd:${name} `)) return undefined;
+    file = openSync(path, 'r');
+  } catch {
+    return undefined;
+  }
+  try {
+    // What is mapped and not there ends the process that reads it.
+    return fstatSync(file).size === bytes ? mapFile(file, 0, bytes) : undefined;
+  } finally {
+    closeSync(file);
+  }
 }
 
 /** Reading a mapped file brings the pages that are read, and none behind them. */

@@ -12,10 +12,9 @@
  * there may be another process's where the stage behind is on another node: a token in the memory tells.
  */
 import { randomBytes } from 'node:crypto';
-import { closeSync, fstatSync, openSync, readlinkSync } from 'node:fs';
 import koffi from 'koffi';
 import { z } from 'zod';
-import { mapFile, SharedMemory, unmap } from '../../native/memory-map.ts';
+import { mapMemoryOf, SharedMemory, unmap } from '../../native/memory-map.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { damaged, type FrameBytes } from './frame.ts';
@@ -133,18 +132,7 @@ export class FrameInbox {
 
   /** @returns undefined where there is no such memory here: the stage before is on another node, or may not be seen */
   static open({ pid, descriptor, token }: SharedMeta): FrameInbox | undefined {
-    const path = `/proc/${pid}/fd/${descriptor}`;
-    let file: number;
-    try {
-      // Opening what else may lie there, such as a pipe, would wait.
-      if (!readlinkSync(path).startsWith(`/memfd:${memory_name} `)) return undefined;
-      file = openSync(path, 'r');
-    } catch {
-      return undefined;
-    }
-    // A version whose memory is of another size: what is mapped and not there ends the process.
-    const address = fstatSync(file).size === memory_bytes ? mapFile(file, 0, memory_bytes) : undefined;
-    closeSync(file);
+    const address = mapMemoryOf(pid, descriptor, memory_name, memory_bytes);
     if (address === undefined) return undefined;
     const all = new Uint8Array(koffi.view(address, memory_bytes));
     if (Buffer.from(all.subarray(0, token_bytes)).toString('hex') === token)
