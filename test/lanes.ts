@@ -52,7 +52,7 @@ const alone: Readonly<Record<string, string>> = {
 /** Files that run, alone, only where a person names them: a whole run would take as much longer, in minutes. */
 export const onlyByName: Readonly<Record<string, number>> = {
   // A whole run has these programs at the native engine, behind the same gateway.
-  'test/conformance/tools/vllm.test.ts': 4,
+  'test/conformance/tools/vllm.test.ts': 5,
   'test/e2e/vllm-replicas.e2e.test.ts': 6,
   'test/e2e/vllm-nodes.e2e.test.ts': 6,
 };
