@@ -72,7 +72,7 @@ const parallelSchema = z.strictObject({
     .union([z.int().min(1), stageRangeSchema])
     .default(1)
     .describe(
-      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (native, vLLM, SGLang, command). The native engine has one device a stage; with { stages_min, stages_max } its job has devices for the most of them, or its jobs together; it loads as the most, and the keeper chooses between the two as requests come.',
+      'Pipeline stages: contiguous ranges of layers, one device group each. Where a node has too few devices for all, they are divided over several (native, vLLM, SGLang, command). The native engine has one device a stage; with { stages_min, stages_max } its job has devices for the most of them, or its jobs together; where no other model is on them it loads as the most, and the keeper chooses between the two as requests come.',
     ),
   jobs: z
     .int()

@@ -36,6 +36,8 @@ const alone: Readonly<Record<string, string>> = {
     'a member is let in within two seconds beside 700 connections that are held, each of which costs its own side, too',
   'test/e2e/native-gpu.e2e.test.ts':
     'the rest of an answer takes a device that computes on the CPU most of the minute that it has',
+  'test/e2e/streamed.e2e.test.ts':
+    'four replicas on two cores serve within the minute that a deployment waits for them',
   'test/web/interactive.test.ts':
     'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':

@@ -129,7 +129,7 @@ export class GranularityKeeper {
     const live = this.#liveOf(pipeline, model, question);
     const { replicas, demands, stalls } = of;
     const stalled = stalls.now !== undefined;
-    const load = this.#loadOf(model, demands);
+    const load = this.#loadOf(state, model, demands);
     if (load === undefined || live === undefined) return;
     const { queues } = pipeline;
     const changing = watched.changing !== undefined;
@@ -283,8 +283,12 @@ export class GranularityKeeper {
     return stalls;
   }
 
-  /** Undefined where no gateway has said anything of the model lately, and it was asked not long before. */
+  /**
+   * Undefined where no gateway has said anything of the model lately, and it was asked not long before, or may be asked
+   * through gateways of other sites.
+   */
   #loadOf(
+    { spec }: DeploymentState,
     model: ModelSpec,
     demands: readonly GatewayDemand[],
   ): Pick<LiveLoad, 'arrivals' | 'in_flight' | 'deadline_s'> | undefined {
@@ -292,7 +296,9 @@ export class GranularityKeeper {
     const deadline_s = (model.slo.ttft_ms ?? defaultSlo.ttft_ms) / 1000;
     const arrivals = combineArrivals(heard.flatMap((each) => each.arrivals ?? []));
     if (arrivals === undefined)
-      return this.#isQuiet(demands) ? { arrivals: quietArrivals(), in_flight: 0, deadline_s } : undefined;
+      return spec.share === undefined && this.#isQuiet(demands)
+        ? { arrivals: quietArrivals(), in_flight: 0, deadline_s }
+        : undefined;
     return { arrivals, in_flight: heard.reduce((sum, { in_flight }) => sum + in_flight, 0), deadline_s };
   }
 

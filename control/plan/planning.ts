@@ -4,9 +4,9 @@ import { dirname } from 'node:path';
 import { offeredDevice } from '../../solver/catalog/offered-device.ts';
 import type { AllocationLimits } from '../../solver/placement/allocation.ts';
 import { checkPlacement } from '../../solver/placement/check.ts';
+import { comparableLaunch } from '../../solver/placement/comparable-launch.ts';
 import { place } from '../../solver/placement/placement.ts';
 import { poolsOf } from '../../solver/placement/pools.ts';
-import { withoutResident } from '../../solver/placement/resident-layers.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { servedNameOf } from '../../spec/model-pools.ts';
 import type { DeploymentSpec, ModelSpec, Objective } from '../../spec/model-yaml.ts';
@@ -101,7 +101,7 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
     site: site.name,
     models,
     node_kinds: [...input.offers],
-    settings: placementSettings(site),
+    settings: placementSettings(site, spec),
     objective: input.objective ?? spec.objective,
   };
   if (limit !== undefined) question.time_limit_s = limit;
@@ -113,7 +113,7 @@ export async function buildPlacementQuestion(input: PlanningInput): Promise<Aske
     inputs_digest: digestOf({ spec, stamps, site, offers: input.offers.map(withoutCounts) }),
     spec_digest: digestOf({ spec, stamps }),
     fingerprint: (launch) => {
-      const kept = withoutResident(launch);
+      const kept = comparableLaunch(launch);
       const units = kept.units.map((unit) => ({ ...unit, model: { ...unit.model, ...plannedWith } }));
       const files = units.map((unit) => stamps[unit.model_path]);
       return digestOf({ launch: { ...kept, units }, slurm: spec.slurm, files });
@@ -165,11 +165,14 @@ export function loadsOf(models: readonly PlannedModel[]): Record<string, Planned
   return Object.fromEntries(models.map(({ model, workload }) => [servedNameOf(model), workload]));
 }
 
-function placementSettings(site: SiteConfig): PlacementQuestion['settings'] {
+function placementSettings(
+  site: SiteConfig,
+  { share, sites }: DeploymentSpec,
+): PlacementQuestion['settings'] {
   const { penalties, ...rest } = defaultPlacementSettings;
   const { shared_time_max } = site.planning;
-  // Looks from cron change no stages.
-  const changes_stages = site.keeper.place !== 'none';
+  // Looks from cron change no stages; and of several sites, requests come to the gateway of one.
+  const changes_stages = site.keeper.place !== 'none' && share === undefined && sites === undefined;
   return {
     ...rest,
     shared_time_max,

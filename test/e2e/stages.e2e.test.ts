@@ -133,7 +133,8 @@ it('gets other stages by a typed command while it serves, with the same answer',
   expect(code, stderr).toBe(0);
   const [, url] = /URL +(\S+)/.exec(stdout)!;
   const [, key] = /key +(\S+)/.exec(stdout)!;
-  // It began with four.
+  const began = await home.run(['status', 'demo', '--site', './box.yaml']);
+  expect(began.stdout, began.stderr).toMatch(/stages of cut-0: (operators \d+-\d+ on cpu [0-3] of \S+ ?){4}/);
   for (const stages of [3, 4, 2]) {
     const move = await home.run(['move', 'demo', '--stages', String(stages), '--site', './box.yaml']);
     expect(move.code, move.stderr).toBe(0);

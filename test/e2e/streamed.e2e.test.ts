@@ -66,7 +66,7 @@ it('is planned with an arena in place of its weights', async () => {
 });
 
 it('answers as one whose weights lie on the device, and in turn with another', async () => {
-  const deploy = ['deploy', '--yes', 'model.yaml', '--json', '--timeout', '90s'];
+  const deploy = ['deploy', '--yes', 'model.yaml', '--json', '--timeout', '60s'];
   const { code, stdout, stderr } = await home.run(deploy);
   expect(code, stderr).toBe(0);
   const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };

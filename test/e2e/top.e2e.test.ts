@@ -18,7 +18,7 @@ beforeAll(async () => {
   const model = (name: string): string =>
     `  - { name: ${name}, source: ./${name}.gguf, context_tokens: 512, max_sequences: 4, slo: { tpot_ms: 5000 } }\n`;
   writeFileSync(join(home.folder, 'model.yaml'), `name: demo\nmodels:\n${names.map(model).join('')}`);
-  const { code, stderr } = await home.run(['deploy', '--yes', 'model.yaml', '--timeout', '90s']);
+  const { code, stderr } = await home.run(['deploy', '--yes', 'model.yaml', '--timeout', '60s']);
   expect(code, stderr).toBe(0);
 });
 afterAll(async () => {

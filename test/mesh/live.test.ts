@@ -266,7 +266,7 @@ describe('a member that misbehaves', () => {
 test('a member that brings more than it may is named, and keeps nobody waiting', async () => {
   const troubles: string[] = [];
   // Where a busy machine takes them hardly faster than it may be brought some, fewer would all be known by then.
-  const senders = 150;
+  const senders = 300;
   const a = await member([], key, troubles);
   const { transport, target } = await rogue(a);
   // Each of another member that does not exist, with as much as makes 100 KB: together more than may come at once. In

@@ -72,11 +72,16 @@ beforeEach(() => {
 });
 afterEach(() => place.dispose());
 
+/** On a site where nobody merges stages. */
+function unkept(): Operations {
+  const { loaded } = operations;
+  const keeper = { ...site.keeper, place: 'none' as const };
+  return { ...operations, loaded: { ...loaded, site: { ...site, keeper } } };
+}
+
 /** With the fewest stages, as it is where nobody merges them, or was merged already. */
 function deployed(pipeline?: unknown, jobs?: number): Promise<DeploymentState> {
-  const { loaded } = operations;
-  const unkept = { ...loaded, site: { ...site, keeper: { ...site.keeper, place: 'none' as const } } };
-  return started({ ...operations, loaded: unkept }, pipeline, jobs);
+  return started(unkept(), pipeline, jobs);
 }
 
 async function started(
@@ -213,6 +218,30 @@ describe('a pipeline that has loaded as the finest stages', () => {
     expect(fine.models[0]!.reasons.join()).toMatch(
       /begins with 4 stages, which load side by side, where no other model is on its devices, and has 2 when it is calm/,
     );
+  });
+
+  it('is the same for a later plan, with however many stages that would begin', async () => {
+    const [fine, coarse] = [await started(operations), await deployed()];
+    const asked = (by: Operations) => planNow(by, fine.spec, '/model.yaml');
+    const prints = [await asked(operations), await asked(unkept())].map(({ fingerprint }) =>
+      [fine, coarse].map(({ launches }) => fingerprint(launches[0]!.planned)),
+    );
+    expect(new Set(prints.flat()).size).toBe(1);
+    // What stays as it is planned is another thing with other stages.
+    const [two, three] = [await deployed(2), await deployed(3)];
+    const { fingerprint } = await planNow(operations, two.spec, '/model.yaml');
+    expect(fingerprint(two.launches[0]!.planned)).not.toBe(fingerprint(three.launches[0]!.planned));
+  });
+
+  it('is none of several sites, whose requests come to the gateway of another, and is left as it is there', async () => {
+    const whole = { generation: 1, digest: 'd', url_site: 'other' };
+    const state = await started(operations);
+    const sites = { ...state.spec, sites: ['local', 'other'] };
+    const { plan } = await planNow(operations, sites, '/model.yaml');
+    expect(plan.launches[0]!.units[0]!.stages).toHaveLength(2);
+    const shared = { ...state, spec: { ...state.spec, share: whole as unknown as typeof state.spec.share } };
+    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    expect(await looks(keeper, shared, 60)).toEqual([]);
   });
 
   it('is merged by whole stages', async () => {
