@@ -122,7 +122,6 @@ export class Ring {
     // The stage before begins anew: what was is over.
     this.#lose('the stage before it came anew');
     this.#before = socket;
-    this.#closeInbox();
     this.#heard_ms = performance.now();
     const assembler = new FrameAssembler();
     socket.on('error', () => undefined); // 'close' follows
@@ -132,8 +131,7 @@ export class Ring {
     });
     socket.on('close', () => {
       if (this.#before !== socket) return;
-      this.#before = undefined;
-      this.#closeInbox();
+      this.#leaveBefore();
       this.#break('the stage before it is gone');
     });
     socket.write(ringFrame('alive', { shares: true }));
@@ -163,8 +161,10 @@ export class Ring {
     const kind = kindOf(bytes);
     if (kind === 'alive') return;
     if (kind === 'shared') {
-      this.#closeInbox();
-      this.#inbox = FrameInbox.open(metaOf(decodeFrame(bytes), sharedMetaSchema));
+      const told = metaOf(decodeFrame(bytes), sharedMetaSchema);
+      this.#inbox?.close();
+      this.#inbox = undefined;
+      this.#inbox = FrameInbox.open(told);
       this.#before?.write(ringFrame('shared', { mapped: this.#inbox !== undefined }));
       return;
     }
@@ -210,8 +210,7 @@ export class Ring {
         if (wasTaken) this.#pause_ms = Math.min(connect_pause_ms_max, 2 * pause_ms);
       }
       if (this.#behind === socket) {
-        this.#behind = undefined;
-        this.#closeOutbox();
+        this.#leaveBehind();
         this.#break('the stage behind it is gone');
       }
       clearTimeout(this.#retry);
@@ -232,23 +231,12 @@ export class Ring {
     if (this.#behind !== socket || !this.#outbox) return;
     if (frame.kind === 'taken') this.#outbox.taken(metaOf(frame, takenMetaSchema).end);
     else if (metaOf(frame, mappedMetaSchema).mapped) this.#outbox.isMapped = true;
-    else this.#closeOutbox();
+    else this.#unshare();
   }
 
   #share(socket: Socket): void {
-    this.#closeOutbox();
     this.#outbox = FrameOutbox.open();
     if (this.#outbox) socket.write(ringFrame('shared', this.#outbox.told));
-  }
-
-  #closeInbox(): void {
-    this.#inbox?.close();
-    this.#inbox = undefined;
-  }
-
-  #closeOutbox(): void {
-    this.#outbox?.close();
-    this.#outbox = undefined;
   }
 
   #greeted(socket: Socket): void {
@@ -278,11 +266,8 @@ export class Ring {
 
   /** Of the stage before this one nothing more is wanted. */
   #lose(because: string): void {
-    const before = this.#before;
-    if (!before) return;
-    this.#before = undefined;
-    this.#closeInbox();
-    before.destroy();
+    if (!this.#before) return;
+    this.#leaveBefore();
     this.#break(because);
   }
 
@@ -296,12 +281,28 @@ export class Ring {
 
   #drop(): void {
     this.#isUp = false;
-    const sockets = [this.#before, this.#behind];
+    this.#leaveBefore();
+    this.#leaveBehind();
+  }
+
+  #leaveBefore(): void {
+    const before = this.#before;
     this.#before = undefined;
+    this.#inbox?.close();
+    this.#inbox = undefined;
+    before?.destroy();
+  }
+
+  #leaveBehind(): void {
+    const behind = this.#behind;
     this.#behind = undefined;
-    this.#closeInbox();
-    this.#closeOutbox();
-    for (const socket of sockets) socket?.destroy();
+    this.#unshare();
+    behind?.destroy();
+  }
+
+  #unshare(): void {
+    this.#outbox?.close();
+    this.#outbox = undefined;
   }
 }
 

@@ -1,64 +1,12 @@
 /** The connections of a pipeline whose stages are on several nodes, one of which is lost. */
 import { existsSync } from 'node:fs';
-import { createConnection, createServer, type Server, type Socket } from 'node:net';
+import { createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { decodeFrame, encodeJsonFrame } from '../../../agent/pipeline/frame.ts';
-import { Ring } from '../../../agent/pipeline/ring.ts';
-import type { FromRing } from '../../../agent/pipeline/ring-messages.ts';
 import { eventually, scratchFolder } from '../../mesh/support.ts';
+import { Place, Way } from './ring-support.ts';
 import { ofProtocol } from './support.ts';
-
-/** One stage's place, and what it told the stage. */
-class Place implements Disposable {
-  readonly told: FromRing[] = [];
-  readonly ring: Ring;
-
-  constructor(listen: string, next: string) {
-    this.ring = new Ring(listen, next, (message) => this.told.push(message));
-  }
-
-  /** What came of it, frames left out. */
-  get turns(): string[] {
-    return this.told.flatMap(({ type }) => (type === 'frame' ? [] : [type]));
-  }
-
-  [Symbol.dispose](): void {
-    this.ring.close();
-  }
-}
-
-/** As an agent between two nodes: it takes each connection, and then sees whether the stage can be reached. */
-class Way implements AsyncDisposable {
-  readonly tried_ms: number[] = [];
-  readonly #server: Server;
-  readonly #sockets = new Set<Socket>();
-
-  constructor(listen: string, to: string) {
-    this.#server = createServer({ pauseOnConnect: true }, (socket) => {
-      this.tried_ms.push(performance.now());
-      const onward = createConnection(to);
-      for (const [end, other] of [
-        [socket, onward],
-        [onward, socket],
-      ] as const) {
-        this.#sockets.add(end);
-        end.on('error', () => end.destroy());
-        end.once('close', () => other.destroy());
-      }
-      onward.once('connect', () => {
-        socket.pipe(onward);
-        onward.pipe(socket);
-      });
-    });
-    this.#server.listen(listen);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    for (const socket of this.#sockets) socket.destroy();
-    await new Promise((resolve) => this.#server.close(resolve));
-  }
-}
 
 /** As a host that vanishes once it has taken a connection: nothing comes of it, not even its end. */
 class SilentWay implements AsyncDisposable {

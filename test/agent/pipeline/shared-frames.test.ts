@@ -1,14 +1,12 @@
 /** Frames by memory that two stages share: what lies there, what goes over the connection, and who may see it. */
 import { closeSync, mkdtempSync, openSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
-import { createConnection, createServer, type Server, type Socket } from 'node:net';
+import { createConnection, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { encodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
 import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
-import { Ring } from '../../../agent/pipeline/ring.ts';
-import type { FromRing } from '../../../agent/pipeline/ring-messages.ts';
 import {
   FrameInbox,
   FrameOutbox,
@@ -17,12 +15,13 @@ import {
 } from '../../../agent/pipeline/shared-frames.ts';
 import { SharedMemory } from '../../../native/memory-map.ts';
 import { eventually } from '../../mesh/support.ts';
+import { Place, Way } from './ring-support.ts';
 
 const mib = 2 ** 20;
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-shared-'));
-const closing: (() => void)[] = [];
-afterEach(() => {
-  for (const close of closing.splice(0).reverse()) close();
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
@@ -131,67 +130,61 @@ describe('a memory of frames', () => {
   });
 });
 
-/** A stage's place, and the frames that came to it. */
-function place(listen: string, next: string): { ring: Ring; frames: FrameBytes[]; turns: string[] } {
-  const [frames, turns]: [FrameBytes[], string[]] = [[], []];
-  const ring = new Ring(listen, next, (message: FromRing) => {
-    if (message.type === 'frame') frames.push(message.frame);
-    else turns.push(message.type === 'down' ? message.because : message.type);
-  });
-  closing.push(() => ring.close());
-  return { ring, frames, turns };
-}
-
-/** What is between a stage and the next one, and counts. */
-function counted(listen: string, to: string): { bytes: number } {
-  const told = { bytes: 0 };
-  const sockets: Socket[] = [];
-  const server: Server = createServer((socket) => {
-    const onward = createConnection(to);
-    sockets.push(socket, onward);
-    for (const [end, other] of [
-      [socket, onward],
-      [onward, socket],
-    ] as const) {
-      end.on('error', () => end.destroy());
-      end.once('close', () => other.destroy());
-    }
-    socket.on('data', (chunk) => {
-      told.bytes += chunk.length;
-    });
-    socket.pipe(onward);
-    onward.pipe(socket);
-  });
-  server.listen(listen);
-  closing.push(() => {
-    for (const socket of sockets) socket.destroy();
-    server.close();
-  });
-  return told;
-}
-
 interface Sharing {
-  first: ReturnType<typeof place>;
-  second: ReturnType<typeof place>;
-  /** Over the connection from the first to the second. */
-  passed: { bytes: number };
+  first: Place;
+  second: Place;
+  /** The connection from the first to the second. */
+  way: Way;
 }
 
 /** A ring of two, once frames of the first go to the second by memory. */
 async function sharing(...names: [string, string, string]): Promise<Sharing> {
-  const [a, b, way] = names.map((name) => join(folder, name)) as [string, string, string];
-  const passed = counted(way, b);
-  const first = place(a, way);
-  const second = place(b, a);
-  await eventually(() => first.turns.includes('up') && second.turns.includes('up'), 'a ring');
+  const [a, b, between] = names.map((name) => join(folder, name)) as [string, string, string];
+  const way = new Way(between, b);
+  const [first, second] = [new Place(a, between), new Place(b, a)];
+  closing.push(
+    () => way[Symbol.asyncDispose](),
+    () => first.ring.close(),
+    () => second.ring.close(),
+  );
+  await eventually(() => first.turns.join() === 'up' && second.turns.join() === 'up', 'a ring');
   // Once the stage behind has mapped it, and the stage before knows.
   await eventually(async () => {
-    const [bytes, frames] = [passed.bytes, second.frames.length];
+    const [bytes, frames] = [way.bytes, second.frames.length];
     first.ring.send(frameOf(0, mib));
     await eventually(() => second.frames.length === frames + 1, 'the frame');
-    return passed.bytes - bytes < mib;
+    return way.bytes - bytes < mib;
   }, 'a frame by memory');
-  return { first, second, passed };
+  return { first, second, way };
+}
+
+/** A place whose neighbours are connections alone, as of an earlier version: what comes behind it, and how to say something. */
+async function besideEarlier(
+  ...names: [string, string]
+): Promise<{ place: Place; came: FrameBytes[]; say: (frame: FrameBytes) => void }> {
+  const [a, b] = names.map((name) => join(folder, name)) as [string, string];
+  const came: FrameBytes[] = [];
+  const behind = createServer((socket) => {
+    closing.push(() => socket.destroy());
+    socket.on('error', () => undefined);
+    socket.write(encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
+    const assembler = new FrameAssembler();
+    socket.on('data', (chunk) => assembler.take(chunk, (frame) => came.push(frame)));
+  }).listen(b);
+  const place = new Place(a, b);
+  let before: Socket | undefined;
+  closing.push(
+    () => behind.close(),
+    () => place.ring.close(),
+    () => before?.destroy(),
+  );
+  await eventually(() => {
+    before ??= createConnection(a).on('error', () => {
+      before = undefined;
+    });
+    return place.turns.includes('up');
+  }, 'a ring');
+  return { place, came, say: (frame) => void before!.write(frame) };
 }
 
 const frameOf = (number: number, floats: number): FrameBytes =>
@@ -204,9 +197,9 @@ const frameOf = (number: number, floats: number): FrameBytes =>
 describe('two stages of a node', () => {
   it('send long frames by memory and short ones over their connection, in order, and leave nothing behind', async () => {
     const before = memories();
-    const { first, second, passed } = await sharing('a', 'b', 'a-to-b');
+    const { first, second, way } = await sharing('a', 'b', 'a-to-b');
     expect(memories()).toBe(before + 2);
-    const [seen, began] = [passed.bytes, second.frames.length];
+    const [seen, began] = [way.bytes, second.frames.length];
     const sent: FrameBytes[] = [];
     for (let number = 1; number <= 40; number++) {
       const frame = frameOf(number, number % 4 === 0 ? 10 : mib / 2);
@@ -220,71 +213,47 @@ describe('two stages of a node', () => {
     for (const [index, frame] of came.entries())
       expect(Buffer.compare(frame, sent[index]!), `frame ${index}`).toBe(0);
     // 60 MiB of them.
-    expect(passed.bytes - seen).toBeLessThan(mib / 10);
+    expect(way.bytes - seen).toBeLessThan(mib / 10);
     first.ring.close();
     second.ring.close();
     await eventually(() => memories() === before, 'no memory any more');
   });
 
   it('send what finds no room in the memory over the connection, in its place', async () => {
-    const { first, second, passed } = await sharing('c', 'd', 'c-to-d');
-    const [seen, began] = [passed.bytes, second.frames.length];
+    const { first, second, way } = await sharing('c', 'd', 'c-to-d');
+    const [seen, began] = [way.bytes, second.frames.length];
     // 20 × 4 MiB at once, of which the memory holds six or seven: nobody takes any while this runs.
     for (let number = 0; number < 20; number++) first.ring.send(frameOf(number, mib));
     await eventually(() => second.frames.length === began + 20, 'all of them');
     const numbers = second.frames.slice(began).map((frame) => new DataView(frame.buffer).getUint32(12, true));
     expect(numbers).toEqual(Array.from({ length: 20 }, (_, number) => number));
-    expect((passed.bytes - seen) / mib).toBeGreaterThan(13 * 4);
-    expect((passed.bytes - seen) / mib).toBeLessThan(15 * 4);
+    expect((way.bytes - seen) / mib).toBeGreaterThan(13 * 4);
+    expect((way.bytes - seen) / mib).toBeLessThan(15 * 4);
   });
 
   it('send all of it over the connection where the one behind is of an earlier version', async () => {
-    const [a, b] = ['e', 'f'].map((name) => join(folder, name)) as [string, string];
-    const came: FrameBytes[] = [];
-    let before: Socket | undefined;
-    const earlier = createServer((socket) => {
-      closing.push(() => socket.destroy());
-      socket.on('error', () => undefined);
-      socket.write(encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
-      const assembler = new FrameAssembler();
-      socket.on('data', (chunk) => assembler.take(chunk, (frame) => came.push(frame)));
-    }).listen(b);
-    closing.push(() => earlier.close());
     const memoriesBefore = memories();
-    const { ring, turns } = place(a, b);
-    await eventually(() => {
-      before ??= createConnection(a).on('error', () => {
-        before = undefined;
-      });
-      return turns.includes('up');
-    }, 'a ring');
-    closing.push(() => before?.destroy());
-    ring.send(frameOf(7, mib));
+    const { place, came } = await besideEarlier('e', 'f');
+    place.ring.send(frameOf(7, mib));
     await eventually(() => came.some(({ length }) => length > 4 * mib), 'the frame');
     expect(memories()).toBe(memoriesBefore);
-    expect(turns).toEqual(['up']);
+    expect(place.turns).toEqual(['up']);
   });
 
   it('break where a parcel says what cannot be', async () => {
-    const [a, b] = ['g', 'h'].map((name) => join(folder, name)) as [string, string];
-    const { turns } = place(a, b);
-    const behind = createServer((socket) => {
-      closing.push(() => socket.destroy());
-      socket.on('error', () => undefined);
-      socket.write(encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
-      socket.resume();
-    }).listen(b);
-    closing.push(() => behind.close());
-    let socket: Socket | undefined;
-    await eventually(() => {
-      socket ??= createConnection(a).on('error', () => {
-        socket = undefined;
-      });
-      return turns.includes('up');
-    }, 'a ring');
-    closing.push(() => socket?.destroy());
-    socket!.write(encodeJsonFrame({ kind: 'parcel', epoch: 0, number: 0 }, { at: 0, bytes: 100, end: 100 }));
-    await eventually(() => turns.length > 1, 'it broke');
-    expect(turns[1]).toMatch(/a parcel came where no memory is shared/);
+    const { place, say } = await besideEarlier('g', 'h');
+    say(encodeJsonFrame({ kind: 'parcel', epoch: 0, number: 0 }, { at: 0, bytes: 100, end: 100 }));
+    await eventually(() => place.turns.length > 1, 'it broke');
+    expect(place.told.at(-1)).toMatchObject({
+      type: 'down',
+      because: expect.stringContaining('a parcel came where no memory is shared'),
+    });
+  });
+
+  it('break where the memory is said to be where none can be', async () => {
+    const { place, say } = await besideEarlier('i', 'j');
+    say(encodeJsonFrame({ kind: 'shared', epoch: 0, number: 0 }, { pid: 0 }));
+    await eventually(() => place.turns.length > 1, 'it broke');
+    expect(place.turns[1]).toBe('down');
   });
 });
