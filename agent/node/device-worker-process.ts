@@ -1,7 +1,6 @@
 import { createHash } from 'node:crypto';
 import { dirname, join } from 'node:path';
 import { compiledFile } from '../../host/programs.ts';
-import { nativeDefaults } from '../../solver/catalog/engine-defaults.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import { isFull, type ModelLoad } from '../../spec/agent-state.ts';
@@ -20,10 +19,11 @@ import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
 import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { ModelReports } from './model-reports.ts';
+import { nativeModel } from './native-model.ts';
 import { parkingFolder } from './parking-folder.ts';
 import { checkPool, plannedBeside_bytes, poolSize_bytes } from './pool-size.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Upstream } from './serving-process.ts';
-import { isSpare, stagePlace } from './stage-place.ts';
+import { isSpare } from './stage-place.ts';
 import { areNews, type StageTimes, stageTimes } from './stage-times.ts';
 import { type EndedWorker, exitedWorker, hungWorker, toldEnd } from './worker-end.ts';
 
@@ -188,7 +188,7 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   /** A layout of a unit is to come in which its stage here is that of `next`. */
   prepare(refactoring: number, next: GroupUnit): void {
-    this.#send({ type: 'prepare', refactoring, model: nativeModel(next, this.#context) });
+    this.#send({ type: 'prepare', refactoring, model: this.#modelOf(next) });
   }
 
   /**
@@ -197,7 +197,7 @@ export class DeviceWorkerProcess implements ServingProcess {
    */
   async refactor(refactoring: number, to: PipelineLayout, next: GroupUnit): Promise<RefactoringReport> {
     const told = new Promise<Received<'refactored'>>((resolve) => this.#refactored.set(refactoring, resolve));
-    this.#send({ type: 'refactor', refactoring, to, model: nativeModel(next, this.#context) });
+    this.#send({ type: 'refactor', refactoring, to, model: this.#modelOf(next) });
     const end = await Promise.race([told, this.ended]);
     if ('type' in end) {
       if (end.report) return end.report;
@@ -317,13 +317,17 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#update(unit.model.name, { state: 'failed', error: oneLine(error.message) });
       return;
     }
-    this.#send({ type: 'load', model: nativeModel(unit, this.#context) });
+    this.#send({ type: 'load', model: this.#modelOf(unit) });
     const change: Partial<SessionModel> = { state: 'loading' };
     if (unit.model.weights !== 'streamed') {
       change.bytes_loaded = 0;
       change.bytes_total = unit.weight_bytes;
     }
     this.#update(unit.model.name, change);
+  }
+
+  #modelOf(unit: GroupUnit): NativeModel {
+    return nativeModel(unit, this.#context, describeDevices(this.#context));
   }
 
   #update(name: string, change: Partial<SessionModel>): void {
@@ -454,34 +458,6 @@ function sharingOf({
   const settings = Object.fromEntries(told) as Partial<SharingSettings>;
   if (keep_alive_s !== undefined) settings.keep_alive_ms = 1000 * keep_alive_s;
   return settings;
-}
-
-function nativeModel(unit: GroupUnit, context: ProcessContext): NativeModel {
-  const { model } = unit;
-  const native: NativeModel = {
-    name: model.name,
-    aliases: model.aliases,
-    model_path: unit.model_path,
-    context_tokens: unit.context_tokens,
-    max_sequences: concurrencyOf(unit),
-    prefill_chunk_tokens: model.prefill_chunk_tokens ?? nativeDefaults.batched_tokens,
-    kv_tokens: unit.kv_tokens,
-    kv_type: model.kv_type,
-    batch_invariant: model.batch_invariant,
-    kernels: model.kernels,
-    latency_sensitivity: model.latency_sensitivity,
-  };
-  if (model.chat_template !== undefined) native.chat_template_file = model.chat_template;
-  if (Object.keys(model.slo).length > 0) native.slo = model.slo;
-  if (unit.pool) native.pool = unit.pool;
-  if (model.weights === 'streamed') {
-    native.weights = 'streamed';
-    native.resident_bytes = unit.memory?.resident_bytes;
-    native.link_share = unit.memory?.link_share;
-  }
-  const pipeline = stagePlace(unit, describeDevices(context), dirname(context.runtime_folder));
-  if (pipeline) native.pipeline = { ...pipeline, session: context.session_id };
-  return native;
 }
 
 /** One for all workers of the deployment with the same models: whichever node its successor is on, it finds it. */

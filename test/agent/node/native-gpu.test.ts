@@ -81,6 +81,9 @@ describe.skipIf(found === undefined)(
           { ...environment, ...preload },
         );
         const session = await site.serving('m', serving_ms);
+        const { sessions } = (await agent.state())!;
+        const streamed = sessions.flatMap((each) => Object.keys(each.streamed ?? {}));
+        expect(streamed).toEqual('weights' in wanted ? ['m'] : []);
         writeFileSync(lost, '');
         const answer = site.ask(session, 'hello').then(({ body }) => body.text());
         // The agent may have ended before it could say more.
