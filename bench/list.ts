@@ -7,6 +7,7 @@ export const benches: Record<string, () => Promise<Bench>> = {
   attention: async () => (await import('./attention/index.ts')).attentionBench,
   kernels: async () => (await import('./kernels/index.ts')).kernelsBench,
   pipeline: async () => (await import('./pipeline/index.ts')).pipelineBench,
+  frames: async () => (await import('./frames/index.ts')).framesBench,
   refactor: async () => (await import('./refactor/index.ts')).refactorBench,
   gateway: async () => (await import('./gateway/index.ts')).gatewayBench,
   routers: async () => (await import('./routers/index.ts')).routersBench,
