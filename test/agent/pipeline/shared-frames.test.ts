@@ -158,7 +158,7 @@ async function sharing(...names: [string, string, string]): Promise<Sharing> {
   return { first, second, way };
 }
 
-/** A place whose neighbours are connections alone, as of an earlier version: what comes behind it, and how to say something. */
+/** A place beside connections, as of an earlier version: what comes behind it, and how to say something before it. */
 async function besideEarlier(
   ...names: [string, string]
 ): Promise<{ place: Place; came: FrameBytes[]; say: (frame: FrameBytes) => void }> {

@@ -72,16 +72,11 @@ beforeEach(() => {
 });
 afterEach(() => place.dispose());
 
-/** On a site where nobody merges stages. */
-function unkept(): Operations {
-  const { loaded } = operations;
-  const keeper = { ...site.keeper, place: 'none' as const };
-  return { ...operations, loaded: { ...loaded, site: { ...site, keeper } } };
-}
-
 /** With the fewest stages, as it is where nobody merges them, or was merged already. */
 function deployed(pipeline?: unknown, jobs?: number): Promise<DeploymentState> {
-  return started(unkept(), pipeline, jobs);
+  const { loaded } = operations;
+  const unkept = { ...loaded, site: { ...site, keeper: { ...site.keeper, place: 'none' as const } } };
+  return started({ ...operations, loaded: unkept }, pipeline, jobs);
 }
 
 async function started(
@@ -218,19 +213,6 @@ describe('a pipeline that has loaded as the finest stages', () => {
     expect(fine.models[0]!.reasons.join()).toMatch(
       /begins with 4 stages, which load side by side, where no other model is on its devices, and has 2 when it is calm/,
     );
-  });
-
-  it('is the same for a later plan, with however many stages that would begin', async () => {
-    const [fine, coarse] = [await started(operations), await deployed()];
-    const asked = (by: Operations) => planNow(by, fine.spec, '/model.yaml');
-    const prints = [await asked(operations), await asked(unkept())].map(({ fingerprint }) =>
-      [fine, coarse].map(({ launches }) => fingerprint(launches[0]!.planned)),
-    );
-    expect(new Set(prints.flat()).size).toBe(1);
-    // What stays as it is planned is another thing with other stages.
-    const [two, three] = [await deployed(2), await deployed(3)];
-    const { fingerprint } = await planNow(operations, two.spec, '/model.yaml');
-    expect(fingerprint(two.launches[0]!.planned)).not.toBe(fingerprint(three.launches[0]!.planned));
   });
 
   it('is none of several sites, whose requests come to the gateway of another, and is left as it is there', async () => {

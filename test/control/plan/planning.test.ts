@@ -21,12 +21,13 @@ function planned(
   asked: object,
   offer: NodeKindOffer,
   inspected: (name: string) => PlacementModel,
+  keeper: 'login' | 'none' = 'login',
 ): Promise<PlannedDeployment> {
   const source = join(folder, 'm');
   return planDeployment({
     spec: deploymentSchema.parse({ name: 'demo', models: [{ name: 'm', source, ...asked }] }),
     spec_file: join(folder, 'model.yaml'),
-    site: siteSchema.parse({ name: 'here', kind: 'slurm', node_kinds: [] }),
+    site: siteSchema.parse({ name: 'here', kind: 'slurm', node_kinds: [], keeper: { place: keeper } }),
     offers: [offer],
     inspect: async (spec: ModelSpec) => ({ ...inspected(spec.name), spec, model_path: source }),
     now_ms: 1,
@@ -69,4 +70,18 @@ it('lets weights lie on the device for an engine that has them nowhere else', as
     const { plan } = await planned({ engine, weights: 'auto' }, offer, (name) => llama(name, '8b'));
     expect(plan.launches[0]!.units[0]).toMatchObject({ engine: 'vllm', model: { weights: 'resident' } });
   }
+});
+
+it('leaves a pipeline as it runs whose stages change, with however many it would begin now', async () => {
+  const four = gpus('T4', 16, 1, { engines: { native: { available: true } }, count: 4 });
+  const plan = (pipeline: unknown, keeper: 'login' | 'none'): Promise<PlannedDeployment> =>
+    planned({ parallel: { pipeline } }, four, (name) => gguf(name, '8b'), keeper);
+  const range = { stages_min: 2, stages_max: 4 };
+  const [fine, coarse] = [await plan(range, 'login'), await plan(range, 'none')];
+  const begins = ({ plan: { launches } }: PlannedDeployment) => launches[0]!.units[0]!.stages!.length;
+  expect([fine, coarse].map(begins)).toEqual([4, 2]);
+  expect(coarse.fingerprint(fine.plan.launches[0]!)).toBe(coarse.fingerprint(coarse.plan.launches[0]!));
+  // One whose stages stay is another one with others.
+  const [two, three] = [await plan(2, 'login'), await plan(3, 'login')];
+  expect(two.fingerprint(two.plan.launches[0]!)).not.toBe(two.fingerprint(three.plan.launches[0]!));
 });
