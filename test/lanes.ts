@@ -66,7 +66,8 @@ export interface Lane {
 }
 
 const notBeside = [...Object.keys(alone), ...Object.keys(onlyByName)];
-const endToEnd = '**/*.e2e.test.ts';
+const endToEndSuffix = '.e2e.test.ts';
+const endToEnd = `**/*${endToEndSuffix}`;
 const notEndToEnd = '**/!(*.e2e).test.ts';
 const excluding = (patterns: readonly string[]): string[] =>
   patterns.flatMap((pattern) => ['--exclude', pattern]);
@@ -98,16 +99,26 @@ const inOwnProcesses: Lane = {
   ],
 };
 
-/** What runs side by side; the lanes of one list run one after the other. */
-export const lanesSideBySide: readonly (readonly Lane[])[] = [
-  [inSharedProcesses, inOwnProcesses],
-  [endToEndLane],
-];
+/** What runs side by side, but for these files; the lanes of one list run one after the other. */
+export function lanesSideBySide(leftOut: readonly string[]): Lane[][] {
+  const without = ({ title, options }: Lane): Lane => ({
+    title,
+    options: [...options, ...excluding(leftOut)],
+  });
+  return [[without(inSharedProcesses), without(inOwnProcesses)], [without(endToEndLane)]];
+}
+
+export type LaneKind = 'units' | 'end to end' | 'alone';
+
+export function laneOf(file: string): LaneKind {
+  if (Object.hasOwn(alone, file)) return 'alone';
+  return file.endsWith(endToEndSuffix) ? 'end to end' : 'units';
+}
 
 export const laneAlone: Lane = { title: 'alone', options: ['--no-file-parallelism'] };
 
-/** Of the files that have to run alone, those that a person asked for; where nothing was, all but the longest. */
-export function aloneOf(filters: readonly string[]): string[] {
-  if (filters.length === 0) return Object.keys(alone);
+/** Of the files that have to run alone, those that a person asked for; where nothing was, all but those left out. */
+export function aloneOf(filters: readonly string[], leftOut: readonly string[]): string[] {
+  if (filters.length === 0) return Object.keys(alone).filter((file) => !leftOut.includes(file));
   return notBeside.filter((file) => filters.some((filter) => file.includes(filter)));
 }

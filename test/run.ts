@@ -1,7 +1,8 @@
 /**
- * `npm test [-- [--slurm RELEASES] [--node MAJOR] [--vulkan] FILTER…]`: installs what the suites need, runs them
- * (`test/lanes.ts` says which beside which), and ends with what could not run and what failed. In CI a skipped test
- * is a failure unless `test/may-skip.json` names it with the hardware or program that it needs.
+ * `npm test [-- [--turn N | --all] [--slurm RELEASES] [--node MAJOR] [--vulkan] FILTER…]`: installs what the suites
+ * need, runs them (`test/turns.ts` says which, `test/lanes.ts` which beside which), and ends with what could not run,
+ * what was left to other runs, and what failed. In CI a skipped test is a failure unless `test/may-skip.json` names it
+ * with the hardware or program that it needs.
  *
  * `--slurm 20.11,24.11` runs the end-to-end suites on these releases instead, and writes what came of it into
  * docs/slurm.md. `--node 22` runs all of it on another Node. `--vulkan` runs the suites of the native engine on a
@@ -23,6 +24,7 @@ import { runOnNode } from './other-node.ts';
 import type { TestReport } from './reporter.ts';
 import { runVitest } from './run-vitest.ts';
 import { runOnReleases } from './slurm-runs.ts';
+import { leftOutOf, turnCount } from './turns.ts';
 import { runOnVulkan } from './vulkan-run.ts';
 
 interface MaySkip {
@@ -39,12 +41,13 @@ const slowestShown = 5;
 /** So many files that failed are tried once more. */
 const retriedFiles = 3;
 
-const { filters, releases, node, vulkan } = argumentsOrUsage();
+const { filters, extent, releases, node, vulkan } = argumentsOrUsage();
+const leftOut = filters.length > 0 ? [] : leftOutOf(extent);
 const inCi = process.env.CI === 'true' || process.env.CI === '1';
 const say = (line: string): void => console.error(line);
 if (node !== undefined) {
   const slurms = releases.length > 0 ? [`--slurm=${releases.join(',')}`] : [];
-  process.exit(runOnNode(node, [...slurms, ...filters], say));
+  process.exit(runOnNode(node, [...slurms, ...extentWords(), ...filters], say));
 }
 if (vulkan) process.exit(await runOnVulkan(filters, say));
 const slurm = await ensureSlurmInstalled(say);
@@ -57,8 +60,8 @@ const leases = slurm.ready ? await leaseClusters() : [];
 let report: TestReport;
 let stable: Set<string>;
 try {
-  const alone = aloneOf(filters);
-  const reports = (await Promise.all(lanesSideBySide.map(oneAfterTheOther))).flat();
+  const alone = aloneOf(filters, leftOut);
+  const reports = (await Promise.all(lanesSideBySide(leftOut).map(oneAfterTheOther))).flat();
   if (alone.length > 0) reports.push(await runVitest(laneAlone, alone));
   report = merged(reports);
   stable = await passAlone(report);
@@ -85,6 +88,7 @@ for (const name of skipped) {
 if (filters.length === 0)
   for (const [file, minutes] of Object.entries(onlyByName))
     console.log(`not in a whole run, as it takes ${minutes} min more: npm test -- ${file}`);
+if (leftOut.length > 0) console.log(`${leftOut.length} suites that take long were left to ${otherRuns()}`);
 for (const line of instructionSets()) console.log(line);
 for (const line of slowest()) console.log(line);
 if (process.env.HPCSERVE_TEST_DURATIONS)
@@ -109,10 +113,21 @@ function argumentsOrUsage(): TestArguments {
     return parseTestArguments(process.argv.slice(2));
   } catch (error) {
     console.error(
-      `${(error as Error).message}\nusage: npm test -- [--slurm RELEASE,…] [--node MAJOR] [--vulkan] [FILTER…]`,
+      `${(error as Error).message}\nusage: npm test -- [--turn N | --all] [--slurm RELEASE,…] [--node MAJOR] [--vulkan] [FILTER…]`,
     );
     return process.exit(2);
   }
+}
+
+function extentWords(): string[] {
+  if (extent === 'short') return [];
+  return [extent === 'all' ? '--all' : `--turn=${extent.turn}`];
+}
+
+function otherRuns(): string {
+  const turns = Array.from({ length: turnCount }, (_, index) => index + 1);
+  const others = turns.filter((turn) => extent === 'short' || extent === 'all' || extent.turn !== turn);
+  return `others: npm test -- --turn ${others.join(' or ')}, or --all`;
 }
 
 /** What the engine was tried on: this CPU, and each library of ggml for another one that it can run. */

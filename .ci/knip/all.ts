@@ -21,6 +21,7 @@ const config: KnipConfig = {
     'test/ledger/writer.ts',
     'test/slurm/write-golden.ts',
     'test/solver/routing/full-tree.ts',
+    'test/write-long-suites.ts',
     '.ci/*.ts',
     '.ci/knip/*.ts',
     'web/src/main.tsx',

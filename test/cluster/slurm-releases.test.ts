@@ -11,6 +11,7 @@ describe('npm test --', () => {
   it('takes releases, a Node and words of paths, in any order', () => {
     expect(parseTestArguments(['quote', '--slurm', '20.11,24.11', '--slurm=26.05', 'reconcile'])).toEqual({
       filters: ['quote', 'reconcile'],
+      extent: 'short',
       releases: ['20.11', '24.11', '26.05'],
       node: undefined,
       vulkan: false,
