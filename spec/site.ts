@@ -129,13 +129,13 @@ export const siteSchema = z
           .boolean()
           .default(false)
           .describe(
-            'Only you and people you trust can listen on the compute network: KV may travel unencrypted.',
+            'Only you and people you trust can listen on the compute network: KV, and frames between stages of a pipeline, may travel unencrypted.',
           ),
         fabrics: z
           .array(oneWord)
           .optional()
           .describe(
-            'Providers of libfabric over which KV may travel where private_fabric is set, best first, by the names of `fi_info`. []: none. Default: [cxi, efa, verbs], and shm within a node.',
+            'Providers of libfabric over which KV and frames of pipelines may travel where private_fabric is set, best first, by the names of `fi_info`. []: none. Default: [cxi, efa, verbs], and shm within a node.',
           ),
         prefer: oneWord
           .optional()

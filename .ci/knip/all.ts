@@ -15,6 +15,7 @@ const config: KnipConfig = {
     'test/**/*.test.ts',
     // Started by tests or by people, as programs of their own.
     'test/agent/fixture-engine.mjs',
+    'test/agent/pipeline/ring-end.ts',
     'test/engines/vulkan/compile-shaders.ts',
     'test/gateway/login/oidc-provider-process.mjs',
     'test/gateway/trace/salt-opener.ts',

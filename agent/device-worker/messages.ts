@@ -14,6 +14,7 @@ import type { ModelState } from '../../spec/session-record.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../pipeline/pipeline-place.ts';
+import type { WayNews } from '../pipeline/ring-messages.ts';
 import type { ParkingFolder } from './compute/messages.ts';
 import type { MovesPlace } from './moving/moves-place.ts';
 import type { WorkerLimits } from './worker-options.ts';
@@ -124,6 +125,8 @@ export type FromWorker =
   | { type: 'kernels_left_out'; errors: ErrorJson[] }
   /** The pool is smaller than it was to be, with why. */
   | { type: 'pool_cut'; error: ErrorJson }
+  /** How frames travel between the stages of a pipeline. */
+  | { type: 'frames'; news: WayNews }
   /** What moved to others and came from them with keys and values, after each change. */
   | { type: 'moves'; report: MovesReport }
   | { type: 'drained' }

@@ -1,5 +1,6 @@
 import type { SharingSettings } from '../../solver/sharing/settings.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
+import type { FabricPlace } from '../pipeline/fabric-frames.ts';
 import type { ParkingFolder } from './compute/messages.ts';
 import type { FromWorker } from './messages.ts';
 import type { WorkerMetrics } from './metrics.ts';
@@ -22,6 +23,8 @@ export interface ModelsOptions {
   ggml_device: string | undefined;
   /** See `ComputeThreadOptions`. */
   parking?: ParkingFolder | undefined;
+  /** See `ComputeThreadOptions`. */
+  fabrics?: FabricPlace | undefined;
   settings: SharingSettings;
   step_ms_min: number;
   /** Absent: what is measured of models is forgotten with the worker. */

@@ -388,6 +388,7 @@ export class Models {
         this.#tell(message);
         return;
       case 'pool_cut':
+      case 'frames':
         this.#tell(message);
         return;
       case 'profile':

@@ -18,6 +18,7 @@ import { WorkerMetrics } from './metrics.ts';
 import { Models } from './models.ts';
 import type { ModelsOptions } from './models-options.ts';
 import { AnswerMover } from './moving/answer-mover.ts';
+import { fabricPlaceOf } from './moving/moves-place.ts';
 import { OutputLengthStore } from './output-length-store.ts';
 import { ProfileStore } from './profile-store.ts';
 import { WorkerLog } from './worker-log.ts';
@@ -143,6 +144,7 @@ class DeviceWorker {
       ...streamingOf(message),
       ggml_device: message.ggml_device,
       parking: message.parking,
+      fabrics: message.moves && fabricPlaceOf(message.moves),
       settings: { ...workerSharing, ...message.sharing },
       step_ms_min,
       ...(cache_dir !== undefined && {

@@ -80,6 +80,12 @@ export class WorkerLog {
       case 'pool_cut':
         this.#log.warn({ error: message.error }, message.error.what);
         return;
+      case 'frames': {
+        const { news } = message;
+        if (news.type === 'notice') this.#log.warn({ error: news.error }, news.error.what);
+        else this.#log.info(news, 'long frames go so to the stage behind');
+        return;
+      }
       case 'refactored':
         this.#log.info(
           {

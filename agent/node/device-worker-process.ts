@@ -13,6 +13,7 @@ import type { ParkingFolder } from '../device-worker/compute/messages.ts';
 import type { FromWorker, NativeModel, ToWorker } from '../device-worker/messages.ts';
 import { lockIdentity } from '../devices/node-device.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
+import type { WayNews } from '../pipeline/ring-messages.ts';
 import type { GroupUnit } from './assign-devices.ts';
 import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
@@ -67,6 +68,8 @@ export class DeviceWorkerProcess implements ServingProcess {
   #kernels_left_out: readonly HpcserveError[] = [];
   /** What is less than it was to be, and takes nothing else away: the pool, the disk for KV. */
   readonly #lesser: HpcserveError[] = [];
+  /** Providers of a fabric that frames of pipelines cannot take. */
+  readonly #broken_fabrics = new Map<string, HpcserveError>();
   stage_times: StageTimes | undefined;
   engine_version: string | undefined;
   moves: MovesReport | undefined;
@@ -115,7 +118,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   get notices(): readonly HpcserveError[] {
-    return [...this.#kernels_left_out, ...this.#lesser];
+    return [...this.#kernels_left_out, ...this.#lesser, ...this.#broken_fabrics.values()];
   }
 
   #parking(): ParkingFolder | undefined {
@@ -131,6 +134,17 @@ export class DeviceWorkerProcess implements ServingProcess {
   #noteLesser(notice: HpcserveError): void {
     this.#lesser.push(notice);
     this.#warn(notice);
+  }
+
+  #noteFrames(news: WayNews): void {
+    if (news.provider === undefined) return;
+    if (news.type === 'way') this.#broken_fabrics.delete(news.provider);
+    else {
+      const notice = HpcserveError.fromJSON(news.error);
+      this.#broken_fabrics.set(news.provider, notice);
+      this.#warn(notice);
+    }
+    this.#context.onChange();
   }
 
   #warn(notice: HpcserveError): void {
@@ -253,6 +267,9 @@ export class DeviceWorkerProcess implements ServingProcess {
       case 'pool_cut':
         this.#noteLesser(HpcserveError.fromJSON(message.error));
         this.#context.onChange();
+        break;
+      case 'frames':
+        this.#noteFrames(message.news);
         break;
       case 'load_report':
         this.#takeLoads(message.models);

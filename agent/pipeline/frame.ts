@@ -36,10 +36,11 @@ export const frameKinds = {
   kv: 8,
   copied: 9,
   release: 10,
-  // Between two neighbours alone: see `shared-frames.ts`.
+  // Between two neighbours alone: see `shared-frames.ts`, `fabric-frames.ts`.
   shared: 11,
   parcel: 12,
   taken: 13,
+  fabric: 14,
 } as const;
 export type FrameKind = keyof typeof frameKinds;
 const kindNames = new Map(Object.entries(frameKinds).map(([name, value]) => [value, name as FrameKind]));

@@ -1,5 +1,6 @@
 import type { MessagePort } from 'node:worker_threads';
 import type { ErrorJson } from '../../spec/errors/error.ts';
+import type { FabricPlace } from './fabric-frames.ts';
 import type { FrameBytes } from './frame.ts';
 
 /** What the thread of a ring is started with. */
@@ -9,12 +10,20 @@ export interface RingThreadData {
   signal: Int32Array;
   listen: string;
   next: string;
+  /** How frames may go to another node past its agents; absent: they do not. */
+  fabrics: FabricPlace | undefined;
 }
 
 /** From the thread that computes: a frame for the stage behind, or that it is over. */
 export type ToRing = { type: 'frame'; frame: FrameBytes } | { type: 'end' };
 
+/** How long frames go to the stage behind; or a provider of libfabric that should work and does not. */
+export type WayNews =
+  | { type: 'way'; way: string; provider?: string }
+  | { type: 'notice'; provider: string; error: ErrorJson };
+
 export type FromRing =
+  | WayNews
   | { type: 'up' }
   /** @property came_ms by `monotonic_ms`, when the frame was whole */
   | { type: 'frame'; frame: FrameBytes; came_ms: number }

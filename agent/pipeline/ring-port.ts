@@ -1,9 +1,10 @@
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import { compiledFile } from '../../host/programs.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { FabricPlace } from './fabric-frames.ts';
 import type { FrameBytes } from './frame.ts';
 import type { FramePort } from './frame-port.ts';
-import type { FromRing, RingThreadData, ToRing } from './ring-messages.ts';
+import type { FromRing, RingThreadData, ToRing, WayNews } from './ring-messages.ts';
 
 /** Threads need compiled JavaScript: Node 20 runs no TypeScript. */
 const threadFile = compiledFile('agent/pipeline/ring-thread.js');
@@ -16,6 +17,9 @@ export interface RingSurroundings {
   signal: Int32Array;
   /** While a frame is waited for: does what others wait for. @returns whether there was anything */
   meanwhile(): boolean;
+  /** See `RingThreadData`. */
+  fabrics: FabricPlace | undefined;
+  news(news: WayNews): void;
 }
 
 /**
@@ -34,8 +38,14 @@ export class RingPort implements FramePort {
     const { port1, port2 } = new MessageChannel();
     this.#around = around;
     this.#port = port1;
-    const data: RingThreadData = { port: port2, signal: around.signal, listen, next };
-    this.#worker = new Worker(threadFile, { workerData: data, transferList: [port2] });
+    const { signal, fabrics } = around;
+    const data: RingThreadData = { port: port2, signal, listen, next, fabrics };
+    this.#worker = new Worker(threadFile, {
+      workerData: data,
+      transferList: [port2],
+      // Memory files are opened by foreign code, which Node does not see, and closed here.
+      trackUnmanagedFds: false,
+    });
     this.#worker.unref();
     port1.unref();
   }
@@ -56,6 +66,10 @@ export class RingPort implements FramePort {
       if (message.type === 'frame') {
         this.#came_ms = message.came_ms;
         return message.frame;
+      }
+      if (message.type === 'way' || message.type === 'notice') {
+        this.#around.news(message);
+        continue;
       }
       if (message.type === 'foreign') throw HpcserveError.fromJSON(message.error);
       this.#isUp = message.type === 'up';

@@ -2,26 +2,13 @@ import { rmSync, statSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { monotonic_ms } from '../../host/clock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import {
-  damaged,
-  decodeFrame,
-  encodeJsonFrame,
-  type FrameBytes,
-  type FrameKind,
-  kindOf,
-  metaOf,
-} from './frame.ts';
+import type { FabricPlace } from './fabric-frames.ts';
+import { decodeFrame, type FrameBytes } from './frame.ts';
 import { FrameAssembler } from './frame-assembler.ts';
+import { FrameReceiver } from './frame-receiver.ts';
+import { FrameSender } from './frame-sender.ts';
+import { greetingMetaSchema, ringFrame } from './ring-frame.ts';
 import type { FromRing } from './ring-messages.ts';
-import {
-  FrameInbox,
-  FrameOutbox,
-  greetingMetaSchema,
-  mappedMetaSchema,
-  parcelMetaSchema,
-  sharedMetaSchema,
-  takenMetaSchema,
-} from './shared-frames.ts';
 
 /** Between two tries to reach the stage behind. Lower: up sooner; higher: fewer tries while it loads. */
 const connect_pause_ms_min = 200;
@@ -46,7 +33,8 @@ const silence_ms_max = 10_000;
  *     stage before ──frames──► listen │ this stage │ next ──frames──► stage behind
  *                  ◄─greeting─                            ◄─greeting─
  *
- * Long frames go by memory that two stages of one node have in common (`shared-frames.ts`).
+ * Long frames go by memory that two stages of one node have in common (`shared-frames.ts`), or into memory that the
+ * stage behind lends on another node (`fabric-frames.ts`).
  *
  * The stage behind is there once it has greeted. Where it is on another node, an agent takes the connection before it
  * knows whether the stage can be reached: a ring that came up by that would break again with each try, and pull the
@@ -56,14 +44,15 @@ export class Ring {
   readonly #listen: string;
   readonly #next: string;
   readonly #tell: (message: FromRing) => void;
+  readonly #fabrics: FabricPlace | undefined;
   #server: Server | undefined;
   /** Of the socket that it listens on; undefined where it does not (yet). */
   #inode: number | undefined;
   #before: Socket | undefined;
   #behind: Socket | undefined;
-  /** What the stage before sends by memory, and what the stage behind is sent so. */
-  #inbox: FrameInbox | undefined;
-  #outbox: FrameOutbox | undefined;
+  /** How frames come and go on them. */
+  #receiver: FrameReceiver | undefined;
+  #sender: FrameSender | undefined;
   /** To the stage behind, which has not greeted yet. */
   #reaching: Socket | undefined;
   #retry: NodeJS.Timeout | undefined;
@@ -77,10 +66,17 @@ export class Ring {
   #toldForeign = false;
   readonly #alive: NodeJS.Timeout;
 
-  constructor(listen: string, next: string, tell: (message: FromRing) => void) {
+  /** @param fabrics absent: frames go to another node through both agents */
+  constructor(
+    listen: string,
+    next: string,
+    tell: (message: FromRing) => void,
+    fabrics?: FabricPlace | undefined,
+  ) {
     this.#listen = listen;
     this.#next = next;
     this.#tell = tell;
+    this.#fabrics = fabrics;
     this.#alive = setInterval(() => this.#beat(), alive_interval_ms);
     this.#open();
     this.#connect();
@@ -88,9 +84,7 @@ export class Ring {
 
   send(frame: FrameBytes): void {
     // Where it broke meanwhile, who sends is told that, and not what became of its frame.
-    if (!this.#isUp) return;
-    const parcel = this.#outbox?.put(frame);
-    this.#behind?.write(parcel ? ringFrame('parcel', parcel) : frame);
+    if (this.#isUp) this.#sender?.send(frame);
   }
 
   close(): void {
@@ -134,7 +128,7 @@ export class Ring {
       this.#leaveBefore();
       this.#break('the stage before it is gone');
     });
-    socket.write(ringFrame('alive', { shares: true }));
+    this.#receiver = new FrameReceiver(socket, this.#fabrics);
     this.#look();
   }
 
@@ -158,28 +152,11 @@ export class Ring {
 
   /** @throws HpcserveError E_STAGE_FRAME */
   #came(bytes: FrameBytes): void {
-    const kind = kindOf(bytes);
-    if (kind === 'alive') return;
-    if (kind === 'shared') {
-      const told = metaOf(decodeFrame(bytes), sharedMetaSchema);
-      this.#inbox?.close();
-      this.#inbox = undefined;
-      this.#inbox = FrameInbox.open(told);
-      this.#before?.write(ringFrame('shared', { mapped: this.#inbox !== undefined }));
-      return;
-    }
-    const frame = kind === 'parcel' ? this.#unpack(bytes) : bytes;
+    const frame = this.#receiver?.take(bytes);
+    if (!frame) return;
     const came = { type: 'frame', frame, came_ms: monotonic_ms() } as const;
     if (this.#isUp) this.#tell(came);
     else this.#early.push(came);
-  }
-
-  #unpack(bytes: FrameBytes): FrameBytes {
-    const parcel = metaOf(decodeFrame(bytes), parcelMetaSchema);
-    if (!this.#inbox) throw damaged('a parcel came where no memory is shared');
-    const frame = this.#inbox.take(parcel);
-    this.#before?.write(ringFrame('taken', { end: parcel.end }));
-    return frame;
   }
 
   #connect(): void {
@@ -221,29 +198,18 @@ export class Ring {
   /** @throws HpcserveError E_STAGE_FRAME */
   #answered(socket: Socket, bytes: FrameBytes): void {
     const frame = decodeFrame(bytes);
-    if (this.#reaching === socket) {
-      this.#greeted(socket);
-      // One of an earlier version says nothing of it.
-      const greeting: unknown = JSON.parse(Buffer.from(frame.meta).toString());
-      if (greetingMetaSchema.safeParse(greeting).success) this.#share(socket);
-      return;
-    }
-    if (this.#behind !== socket || !this.#outbox) return;
-    if (frame.kind === 'taken') this.#outbox.taken(metaOf(frame, takenMetaSchema).end);
-    else if (metaOf(frame, mappedMetaSchema).mapped) this.#outbox.isMapped = true;
-    else this.#unshare();
+    if (this.#reaching === socket) this.#greeted(socket, frame.meta);
+    else if (this.#behind === socket) this.#sender?.answered(frame);
   }
 
-  #share(socket: Socket): void {
-    this.#outbox = FrameOutbox.open();
-    if (this.#outbox) socket.write(ringFrame('shared', this.#outbox.told));
-  }
-
-  #greeted(socket: Socket): void {
+  #greeted(socket: Socket, meta: Uint8Array): void {
     socket.setTimeout(0);
     this.#reaching = undefined;
     this.#pause_ms = connect_pause_ms_min;
     this.#behind = socket;
+    // One of an earlier version greets with less.
+    const { data } = greetingMetaSchema.safeParse(JSON.parse(Buffer.from(meta).toString()));
+    this.#sender = new FrameSender(socket, data, this.#fabrics, (news) => this.#tell(news));
     this.#look();
   }
 
@@ -257,6 +223,7 @@ export class Ring {
 
   #beat(): void {
     this.#behind?.write(ringFrame('alive', null));
+    this.#receiver?.rest();
     // The place may have been another ring's, which was closed late and took the socket of its name along.
     if (!this.#before && !this.#isListening()) this.#open();
     const silent_ms = performance.now() - this.#heard_ms;
@@ -288,29 +255,20 @@ export class Ring {
   #leaveBefore(): void {
     const before = this.#before;
     this.#before = undefined;
-    this.#inbox?.close();
-    this.#inbox = undefined;
+    this.#receiver?.close();
+    this.#receiver = undefined;
     before?.destroy();
   }
 
   #leaveBehind(): void {
     const behind = this.#behind;
     this.#behind = undefined;
-    this.#unshare();
+    this.#sender?.close();
+    this.#sender = undefined;
     behind?.destroy();
-  }
-
-  #unshare(): void {
-    this.#outbox?.close();
-    this.#outbox = undefined;
   }
 }
 
 function inodeOf(path: string): number | undefined {
   return statSync(path, { throwIfNoEntry: false })?.ino;
-}
-
-/** Of a connection, and of no epoch of its pipeline. */
-function ringFrame(kind: FrameKind, meta: unknown): FrameBytes {
-  return encodeJsonFrame({ kind, epoch: 0, number: 0 }, meta);
 }

@@ -18,19 +18,15 @@ import { mapMemoryOf, SharedMemory, unmap } from '../../native/memory-map.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { damaged, type FrameBytes } from './frame.ts';
+import { FrameRoom, frame_memory_bytes, type Parcel } from './frame-room.ts';
 
 const memory_name = 'hpcserve-frames';
-/** Lower: less memory a stage; higher: larger chunks of prompts go this way. Two of 512 rows of 8,192 elements. */
-const memory_bytes = 32 * 1024 * 1024;
 const token_bytes = 16;
 /** Behind the token, a cache line of its own. */
 const frames_begin = 64;
-const room_bytes = memory_bytes - frames_begin;
+const room_bytes = frame_memory_bytes - frames_begin;
 /** Shorter ones go over the connection, which takes no more of the cores: a parcel is two messages. */
 export const shared_bytes_min = 1024 * 1024;
-
-/** What a stage says that takes frames so. */
-export const greetingMetaSchema = z.object({ shares: z.literal(true) });
 
 /** Where a memory of frames is. */
 export const sharedMetaSchema = z.strictObject({
@@ -43,32 +39,20 @@ export type SharedMeta = z.infer<typeof sharedMetaSchema>;
 /** Whether the stage behind has it. */
 export const mappedMetaSchema = z.strictObject({ mapped: z.boolean() });
 
-/** A frame in it, and up to where all frames are that were written so far, counted from the first one. */
-export const parcelMetaSchema = z.strictObject({
-  at: z.int().min(0).max(room_bytes),
-  bytes: z.int().min(1).max(room_bytes),
-  end: z.int().min(1),
-});
-export type Parcel = z.infer<typeof parcelMetaSchema>;
-
-/** Up to where they were copied out. */
-export const takenMetaSchema = z.strictObject({ end: z.int().min(1) });
-
 /** The side of the stage before. */
 export class FrameOutbox {
   readonly told: SharedMeta;
   readonly #memory: SharedMemory;
   readonly #address: Pointer;
   readonly #frames: Uint8Array;
-  #written = 0;
-  #taken = 0;
+  readonly #room = new FrameRoom(room_bytes);
   /** The stage behind has mapped it. */
   isMapped = false;
 
   private constructor(memory: SharedMemory) {
     this.#memory = memory;
     this.#address = memory.map();
-    const all = new Uint8Array(koffi.view(this.#address, memory_bytes));
+    const all = new Uint8Array(koffi.view(this.#address, frame_memory_bytes));
     const token = randomBytes(token_bytes);
     all.set(token);
     this.#frames = all.subarray(frames_begin);
@@ -79,7 +63,7 @@ export class FrameOutbox {
   static open(): FrameOutbox | undefined {
     let memory: SharedMemory | undefined;
     try {
-      memory = SharedMemory.create(memory_name, memory_bytes);
+      memory = SharedMemory.create(memory_name, frame_memory_bytes);
       return new FrameOutbox(memory);
     } catch (error) {
       memory?.close();
@@ -90,32 +74,20 @@ export class FrameOutbox {
 
   /** @returns where the frame lies now; undefined: it is to go over the connection */
   put(frame: FrameBytes): Parcel | undefined {
-    const bytes = frame.length;
-    if (!this.isMapped || bytes < shared_bytes_min || bytes > room_bytes) return undefined;
-    let begin = this.#written;
-    let at = begin % room_bytes;
-    // In one piece.
-    if (at + bytes > room_bytes) {
-      begin += room_bytes - at;
-      at = 0;
-    }
-    const end = begin + bytes;
-    if (end - this.#taken > room_bytes) return undefined;
-    this.#frames.set(frame, at);
-    this.#written = end;
-    return { at, bytes, end };
+    if (!this.isMapped || frame.length < shared_bytes_min) return undefined;
+    const parcel = this.#room.place(frame.length);
+    if (parcel) this.#frames.set(frame, parcel.at);
+    return parcel;
   }
 
   /** @throws HpcserveError E_STAGE_FRAME: nothing was written there */
   taken(end: number): void {
-    if (end < this.#taken || end > this.#written)
-      throw damaged(`frames up to ${end} were taken of ${this.#written} bytes`);
-    this.#taken = end;
+    this.#room.taken(end);
   }
 
   close(): void {
     this.isMapped = false;
-    unmap(this.#address, memory_bytes);
+    unmap(this.#address, frame_memory_bytes);
     this.#memory.close();
   }
 }
@@ -132,12 +104,12 @@ export class FrameInbox {
 
   /** @returns undefined where there is no such memory here: the stage before is on another node, or may not be seen */
   static open({ pid, descriptor, token }: SharedMeta): FrameInbox | undefined {
-    const address = mapMemoryOf(pid, descriptor, memory_name, memory_bytes);
+    const address = mapMemoryOf(pid, descriptor, memory_name, frame_memory_bytes);
     if (address === undefined) return undefined;
-    const all = new Uint8Array(koffi.view(address, memory_bytes));
+    const all = new Uint8Array(koffi.view(address, frame_memory_bytes));
     if (Buffer.from(all.subarray(0, token_bytes)).toString('hex') === token)
       return new FrameInbox(address, all.subarray(frames_begin));
-    unmap(address, memory_bytes);
+    unmap(address, frame_memory_bytes);
     return undefined;
   }
 
@@ -151,6 +123,6 @@ export class FrameInbox {
   }
 
   close(): void {
-    unmap(this.#address, memory_bytes);
+    unmap(this.#address, frame_memory_bytes);
   }
 }

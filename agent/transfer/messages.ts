@@ -43,13 +43,14 @@ export type Range = z.infer<typeof range>;
 const wayNotice = z.strictObject({ way: words, because: words });
 
 /** How others write to memory over a fabric. */
-const fabricAddressSchema = z.strictObject({
+export const lentMemorySchema = z.strictObject({
   provider: words,
   name: base64(fabric_name_bytes_max),
-  /** Four words of 64 bits: see `FabricAddress`. */
+  /** Four words of 64 bits: see `LentMemory`. */
   numbers: z.array(hex(8)).length(4),
   memory_bytes: count.min(1),
 });
+export type LentMemory = z.infer<typeof lentMemorySchema>;
 
 const open = z.strictObject({
   kind: z.literal('open'),
@@ -143,7 +144,7 @@ export const openedSchema = z.strictObject({
   ticket: hex(32).optional(),
   key: base64(512).optional(),
   session_id: hex(16).optional(),
-  fabric: fabricAddressSchema.optional(),
+  fabric: lentMemorySchema.optional(),
 });
 export type Opened = z.infer<typeof openedSchema>;
 

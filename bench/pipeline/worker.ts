@@ -62,7 +62,12 @@ function openEngine(setup: PipelineSetup): NativeEngine | undefined {
   const stage = new Stage(cpuBackend(loadGgml()), file, stageOptions(options, {}));
   const device = `process ${place.stage}`;
   const facts = toldFacts(file, options, { ...place, device, device_identity: device });
-  const port = new RingPort(place.listen, place.next, { signal, meanwhile: () => false });
+  const port = new RingPort(place.listen, place.next, {
+    signal,
+    meanwhile: () => false,
+    fabrics: undefined,
+    news: () => undefined,
+  });
   if (place.stage > 0) {
     process.send!({ ready: true });
     serve(new PipelineStage(stage, place, facts), port);

@@ -88,6 +88,13 @@ export const engineErrors = defineErrors({
     http_status: 503,
     exit_code: 11,
   },
+  E_STAGE_FABRIC: {
+    cause:
+      'Two stages on two nodes may use a fabric, and a provider of it does not work. Frames take another one, or pass both agents, which is slower.',
+    fix: 'see what libfabric says (`fi_info`, FI_LOG_LEVEL=warn), the limit on locked memory (`ulimit -l`), and whether both jobs may use the fabric',
+    http_status: 503,
+    exit_code: 12,
+  },
   E_STAGE_FRAME: {
     cause:
       'A stage of a pipeline was sent something that is no frame of its protocol: damaged on its way, or out of order.',

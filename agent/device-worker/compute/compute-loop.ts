@@ -5,6 +5,8 @@ import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
+import type { WayNews } from '../../pipeline/ring-messages.ts';
 import type { StreamingShare } from '../../streaming/streamed-models.ts';
 import { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
@@ -46,11 +48,13 @@ const verify_interval_ms = 10_000;
 const turn_interval_ms = 1000;
 
 /** What models have beside the pool. */
-export interface ComputeMemory {
+export interface ComputeResources {
   /** Absent: no weights are streamed. */
   streaming?: StreamingShare | undefined;
   /** Absent: KV of evicted requests waits in host memory alone. */
   disk?: ParkingDiskView | undefined;
+  /** See `RingThreadData`. */
+  fabrics?: FabricPlace | undefined;
 }
 
 /** Who computes next. */
@@ -95,7 +99,7 @@ export class ComputeLoop {
     pool: () => DevicePool,
     settings: SharingSettings,
     step_ms_min = 0,
-    { streaming, disk }: ComputeMemory = {},
+    { streaming, disk, fabrics }: ComputeResources = {},
   ) {
     this.#port = port;
     this.#pulse = words;
@@ -107,8 +111,10 @@ export class ComputeLoop {
       targetOf: (model) => this.#stages.of(model) ?? this.#lifecycle.refactorings.of(model),
       send: (message) => this.#send(message),
     });
+    const news = (of: WayNews): void => this.#send({ type: 'frames', news: of });
     this.#stages = new HostedStages({
-      signal: words,
+      // Not while another stage is served: one frame is done after the other.
+      ring: { signal: words, meanwhile: () => false, fabrics, news },
       pool,
       step_ms_min,
       rows: this.#rows,
@@ -122,7 +128,7 @@ export class ComputeLoop {
       send: (message) => this.#send(message),
       beat: () => this.#beat(pulseStates.loading),
       ask: (submission) => this.#submit(submission),
-      ring: { signal: words, meanwhile: () => this.#serveStages() },
+      ring: { signal: words, meanwhile: () => this.#serveStages(), fabrics, news },
       rows: this.#rows,
       streaming,
     });

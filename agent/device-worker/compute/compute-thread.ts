@@ -2,6 +2,7 @@ import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from '
 import { compiledFile } from '../../../host/programs.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
 import { streamingThreads } from '../../streaming/streamed-models.ts';
 import type { ComputeThreadData, DeviceFailed, FromCompute, ParkingFolder, ToCompute } from './messages.ts';
 import { ComputeWatchdog, pulse, watch_ms } from './watchdog.ts';
@@ -29,6 +30,8 @@ export interface ComputeThreadOptions {
   ggml_device: string | undefined;
   /** Absent: KV of requests that give way waits in host memory alone. */
   parking?: ParkingFolder | undefined;
+  /** See `RingThreadData`. */
+  fabrics?: FabricPlace | undefined;
 }
 
 /** The main thread's end of the compute thread. */
@@ -90,13 +93,14 @@ export class ComputeThread {
 
   #start(port: MessagePort, options: ComputeThreadOptions): Worker {
     const { settings, step_ms_min, threads, pool_bytes, hash_dir, peers_socket, ggml_device } = options;
-    const { arena_bytes, resident_bytes = 0, beside_bytes, parking } = options;
+    const { arena_bytes, resident_bytes = 0, beside_bytes, parking, fabrics } = options;
     const pool: ComputeThreadData['pool'] = { threads, pool_bytes };
     if (peers_socket !== undefined) pool.peers_socket = peers_socket;
     const data: ComputeThreadData = { port, pulse: this.#pulse, settings, step_ms_min, pool };
     if (hash_dir !== undefined) data.hash_dir = hash_dir;
     if (ggml_device !== undefined) data.ggml_device = ggml_device;
     if (parking) data.parking = parking;
+    if (fabrics) data.fabrics = fabrics;
     if (arena_bytes !== undefined)
       data.streaming = {
         arena_bytes,

@@ -8,7 +8,7 @@ import type { Stage } from '../../engine/stage.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import { DeviceStages } from '../../pipeline/device-stages.ts';
-import { RingPort } from '../../pipeline/ring-port.ts';
+import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
 import type { FromCompute } from './messages.ts';
 import { type PipelineLoad, StageLoad } from './stage-load.ts';
@@ -27,8 +27,7 @@ interface HostedStage {
 }
 
 interface StageSurroundings {
-  /** See `pulse`. */
-  signal: Int32Array;
+  ring: RingSurroundings;
   pool: () => DevicePool;
   /** Least time of a batch, ms: the declared speed of an emulated device. */
   step_ms_min: number;
@@ -130,9 +129,7 @@ export class HostedStages {
     const { name, pipeline, options } = message;
     const on_progress = (progress: { bytes_loaded: number; bytes_total: number; elapsed_ms: number }): void =>
       this.#around.send({ type: 'progress', name, ...progress });
-    // Not while another stage is served: one frame is done after the other.
-    const meanwhile = (): boolean => false;
-    const port = new RingPort(pipeline.listen, pipeline.next, { signal: this.#around.signal, meanwhile });
+    const port = new RingPort(pipeline.listen, pipeline.next, this.#around.ring);
     const loading = new StageLoad(message, port, refactoring);
     hosted.loading = loading;
     this.#stages.set(name, hosted);

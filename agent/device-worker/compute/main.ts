@@ -10,7 +10,7 @@ import { DevicePool, type DevicePoolOptions } from '../../memory/device-pool.ts'
 import { ComputeLoop } from './compute-loop.ts';
 import type { ComputeThreadData, FromCompute } from './messages.ts';
 
-const { port, pulse, settings, step_ms_min, pool, hash_dir, ggml_device, streaming, parking } =
+const { port, pulse, settings, step_ms_min, pool, hash_dir, ggml_device, streaming, parking, fabrics } =
   workerData as ComputeThreadData;
 const disk = parking && new ParkingDisk(parking.folder, parking.bytes_max);
 let devicePool: DevicePool | undefined;
@@ -26,6 +26,6 @@ const poolOfDevice = (): DevicePool => {
   if (cut) port.postMessage({ type: 'pool_cut', error: cut.toJSON() } satisfies FromCompute);
   return devicePool;
 };
-await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min, { streaming, disk }).run();
+await new ComputeLoop(port, pulse, poolOfDevice, settings, step_ms_min, { streaming, disk, fabrics }).run();
 await devicePool?.close();
 port.close();

@@ -23,9 +23,11 @@ import type { KvRange } from '../../engine/kv-runs.ts';
 import type { DevicePoolOptions } from '../../memory/device-pool.ts';
 import type { TensorRange } from '../../memory/peers/peer-messages.ts';
 import type { ManifestModel } from '../../memory/pool-manifest.ts';
+import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
 import type { KvPiece } from '../../pipeline/layout-messages.ts';
 import type { RefactoringReport } from '../../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../../pipeline/pipeline-place.ts';
+import type { WayNews } from '../../pipeline/ring-messages.ts';
 import type { StreamedPart, StreamingShare } from '../../streaming/streamed-models.ts';
 import type { SamplingParameters } from '../../text/sampling/parameters.ts';
 import type { ReasoningLimit } from '../../text/sampling/reasoning-budget.ts';
@@ -45,6 +47,8 @@ export interface ComputeThreadData {
   ggml_device?: string;
   streaming?: StreamingShare;
   parking?: ParkingFolder;
+  /** See `RingThreadData`. */
+  fabrics?: FabricPlace;
 }
 
 /** Where KV of requests may wait on a disk of the node that gave way. */
@@ -209,6 +213,8 @@ export type FromCompute =
   | { type: 'kernels_left_out'; errors: ErrorJson[] }
   /** The pool is smaller than it was to be: others have the device's memory, or the kernel gives no more. */
   | { type: 'pool_cut'; error: ErrorJson }
+  /** Of frames between the stages of a pipeline. */
+  | { type: 'frames'; news: WayNews }
   | { type: 'unloaded'; name: string }
   /** A change of layout has ended, or cannot begin. */
   | {

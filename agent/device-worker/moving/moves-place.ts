@@ -1,3 +1,5 @@
+import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
+
 /** Where and how a device worker reaches others that its running answers can move to. */
 export interface MovesPlace {
   /** Unix socket on which the agent says who there is, and brings messages to them (`KvPeers`). */
@@ -10,6 +12,11 @@ export interface MovesPlace {
   private_fabric: boolean;
   /** `network.fabrics` of the site; absent: those that are made for it. */
   fabrics: readonly string[] | undefined;
+}
+
+/** Where frames of pipelines may take the fabric, too. */
+export function fabricPlaceOf({ host, private_fabric, fabrics }: MovesPlace): FabricPlace | undefined {
+  return private_fabric ? { host, providers: fabrics ?? fabrics_default } : undefined;
 }
 
 /** Providers of libfabric that are tried where the site names none, best first. */

@@ -1,27 +1,31 @@
 /** Bytes that the source writes into the target's memory by itself, over libfabric. */
 import { randomBytes } from 'node:crypto';
 import { FabricEnd, probe_bytes } from '../../../native/fabric/fabric.ts';
-import { type MemoryPiece, pairPieces, type TransferMemory } from '../../../native/fabric/memory.ts';
+import {
+  type MemoryCopy,
+  type MemoryPiece,
+  pairPieces,
+  type TransferMemory,
+} from '../../../native/fabric/memory.ts';
 import { Mover, type Patience } from '../../../native/fabric/mover.ts';
 import { meeting_ms } from '../limits.ts';
-import type { Opened } from '../messages.ts';
+import type { LentMemory } from '../messages.ts';
 import type { Frame, SourceEnd, TargetEnd } from './way.ts';
-
-type Address = NonNullable<Opened['fabric']>;
 
 /** The end that writes. */
 export class FabricSource implements SourceEnd {
   readonly way = 'rma';
   readonly #end: FabricEnd;
+  readonly #memory: TransferMemory;
   /** Sums up what is sent. */
-  readonly #mover: Mover;
+  #mover: Mover | undefined;
   readonly #target_bytes: number;
   /** What it has written as a trial, as the target must have it. */
   readonly probe: string;
 
   private constructor(end: FabricEnd, memory: TransferMemory, target_bytes: number, probe: string) {
     this.#end = end;
-    this.#mover = new Mover(memory);
+    this.#memory = memory;
     this.#target_bytes = target_bytes;
     this.probe = probe;
   }
@@ -31,7 +35,7 @@ export class FabricSource implements SourceEnd {
     memory: TransferMemory,
     provider: string,
     source: string,
-    { name, numbers, memory_bytes }: Address,
+    { name, numbers, memory_bytes }: LentMemory,
   ): Promise<FabricSource> {
     const end = await FabricEnd.open(provider, source, memory);
     try {
@@ -57,17 +61,22 @@ export class FabricSource implements SourceEnd {
     patience: Patience,
   ): Promise<number> {
     if (!places) throw new Error('the peer did not say where the bytes belong');
-    const copies = pairPieces(pieces, places);
+    this.#mover ??= new Mover(this.#memory);
     const [summed] = await Promise.all([
       this.#mover.check(pieces),
-      this.#end.write(copies, this.#target_bytes, patience),
+      this.write(pairPieces(pieces, places), patience),
     ]);
     return summed.checksum;
   }
 
+  /** Bytes that carry a checksum of their own. @throws MoveFailure; then nothing more can be written */
+  async write(copies: readonly MemoryCopy[], patience: Patience): Promise<void> {
+    await this.#end.write(copies, this.#target_bytes, patience);
+  }
+
   async close(): Promise<void> {
     await this.#end.close();
-    await this.#mover.close();
+    await this.#mover?.close();
   }
 }
 
@@ -75,13 +84,12 @@ export class FabricSource implements SourceEnd {
 export class FabricTarget implements TargetEnd {
   readonly tellsPlaces = true;
   readonly #end: FabricEnd;
-  readonly #mover: Mover;
-  readonly #memory_bytes: number;
+  readonly #memory: TransferMemory;
+  #mover: Mover | undefined;
 
   private constructor(end: FabricEnd, memory: TransferMemory) {
     this.#end = end;
-    this.#mover = new Mover(memory);
-    this.#memory_bytes = memory.bytes;
+    this.#memory = memory;
     end.expect(true);
   }
 
@@ -95,13 +103,13 @@ export class FabricTarget implements TargetEnd {
   }
 
   /** How the source writes here. */
-  get address(): Address {
+  get address(): LentMemory {
     const { name, numbers } = this.#end.address;
     return {
       provider: this.#end.provider,
       name: Buffer.from(name).toString('base64'),
       numbers: Array.from(numbers, (number) => number.toString(16).padStart(16, '0')),
-      memory_bytes: this.#memory_bytes,
+      memory_bytes: this.#memory.bytes,
     };
   }
 
@@ -115,13 +123,20 @@ export class FabricTarget implements TargetEnd {
     this.#end.expect(true);
     return async () => {
       this.#end.expect(false);
-      const checked = await Promise.all(frames.map(({ pieces }) => this.#mover.check(pieces)));
+      this.#mover ??= new Mover(this.#memory);
+      const mover = this.#mover;
+      const checked = await Promise.all(frames.map(({ pieces }) => mover.check(pieces)));
       return checked.map(({ checksum }) => checksum);
     };
   }
 
+  /** Whether anything is expected: see `FabricEnd.expect`. */
+  watch(isExpected: boolean): void {
+    this.#end.expect(isExpected);
+  }
+
   async close(): Promise<void> {
     await this.#end.close();
-    await this.#mover.close();
+    await this.#mover?.close();
   }
 }

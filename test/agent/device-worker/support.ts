@@ -1,4 +1,4 @@
-import { type ChildProcess, fork } from 'node:child_process';
+import { type ChildProcess, type ForkOptions, fork } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { tmpdir } from 'node:os';
@@ -39,9 +39,13 @@ export class WorkerHarness {
   readonly #waiting = new Set<() => void>();
   #log = '';
 
-  /** @param environment of the worker, beside this process's own */
-  constructor(environment: NodeJS.ProcessEnv = {}) {
+  /**
+   * @param environment of the worker, beside this process's own
+   * @param apart how it is started, where it is to be on another node: `test/agent/pipeline/apart.ts`
+   */
+  constructor(environment: NodeJS.ProcessEnv = {}, apart: ForkOptions = {}) {
     this.process = fork(join(packageRoot, 'dist/agent/device-worker/main.js'), [], {
+      ...apart,
       env: { ...process.env, ...environment },
       serialization: 'advanced',
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],

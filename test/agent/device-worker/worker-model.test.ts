@@ -141,7 +141,7 @@ class Loads {
     },
   } as unknown as DevicePool;
   readonly loads = new ModelLoads(() => this.#pool, this.models, {
-    ring: { signal: new Int32Array(1), meanwhile: () => false },
+    ring: { signal: new Int32Array(1), meanwhile: () => false, fabrics: undefined, news: () => undefined },
     send: () => undefined,
     beat: () => undefined,
     giveWay: () => false,

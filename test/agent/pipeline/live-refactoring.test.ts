@@ -8,7 +8,7 @@ afterEach(async () => {
 });
 
 async function start(devices: string, step_ms_min: number): Promise<WorkerPipelines> {
-  const pipelines = new WorkerPipelines(await eightLayers(), step_ms_min);
+  const pipelines = new WorkerPipelines(await eightLayers(), { step_ms_min });
   open.push(pipelines);
   await pipelines.start(devices);
   return pipelines;

@@ -1,16 +1,17 @@
 /** The connections of a ring in one process: its places, and what may be between two of them. */
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
+import type { FabricPlace } from '../../../agent/pipeline/fabric-frames.ts';
 import type { FrameBytes } from '../../../agent/pipeline/frame.ts';
 import { Ring } from '../../../agent/pipeline/ring.ts';
-import type { FromRing } from '../../../agent/pipeline/ring-messages.ts';
+import type { FromRing, WayNews } from '../../../agent/pipeline/ring-messages.ts';
 
 /** One stage's place, and what it told the stage. */
 export class Place implements Disposable {
   readonly told: FromRing[] = [];
   readonly ring: Ring;
 
-  constructor(listen: string, next: string) {
-    this.ring = new Ring(listen, next, (message) => this.told.push(message));
+  constructor(listen: string, next: string, fabrics?: FabricPlace) {
+    this.ring = new Ring(listen, next, (message) => this.told.push(message), fabrics);
   }
 
   /** Frames that came to it. */
@@ -18,9 +19,16 @@ export class Place implements Disposable {
     return this.told.flatMap((message) => (message.type === 'frame' ? [message.frame] : []));
   }
 
-  /** What came of it, frames left out. */
+  /** What came of it, without frames and their ways. */
   get turns(): string[] {
-    return this.told.flatMap(({ type }) => (type === 'frame' ? [] : [type]));
+    return this.told.flatMap(({ type }) =>
+      type === 'frame' || type === 'way' || type === 'notice' ? [] : [type],
+    );
+  }
+
+  /** What was said of ways that frames take. */
+  get news(): WayNews[] {
+    return this.told.filter((message) => message.type === 'way' || message.type === 'notice');
   }
 
   [Symbol.dispose](): void {

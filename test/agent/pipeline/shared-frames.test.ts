@@ -7,12 +7,8 @@ import fc from 'fast-check';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { encodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
 import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
-import {
-  FrameInbox,
-  FrameOutbox,
-  type Parcel,
-  shared_bytes_min,
-} from '../../../agent/pipeline/shared-frames.ts';
+import type { Parcel } from '../../../agent/pipeline/frame-room.ts';
+import { FrameInbox, FrameOutbox, shared_bytes_min } from '../../../agent/pipeline/shared-frames.ts';
 import { SharedMemory } from '../../../native/memory-map.ts';
 import { eventually } from '../../mesh/support.ts';
 import { Place, Way } from './ring-support.ts';

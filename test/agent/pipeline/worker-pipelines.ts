@@ -1,8 +1,9 @@
 /** Real device workers whose pipelines change, told what to do as their agent tells them. */
+import type { ForkOptions } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { FromWorker, NativeModel } from '../../../agent/device-worker/messages.ts';
+import type { FromWorker, NativeModel, ToWorker } from '../../../agent/device-worker/messages.ts';
 import type { PipelinePlace } from '../../../agent/pipeline/pipeline-place.ts';
 import { synthPresets } from '../../../native/synth/presets.ts';
 import { synthesize } from '../../../native/synth/synthesize.ts';
@@ -36,17 +37,25 @@ export function layersOn(devices: string, ...layers: number[]): PipelineLayout {
 
 export type Refactored = FromWorker & { type: 'refactored' };
 
+export interface WorkerSetup {
+  step_ms_min?: number;
+  model?: Partial<NativeModel>;
+  /** How their processes are started. */
+  fork?: ForkOptions;
+  configuration?: Partial<ToWorker & { type: 'configure' }>;
+}
+
 /** Device workers, and the one pipeline that they have. */
 export class WorkerPipelines {
   readonly workers = new Map<string, WorkerHarness>();
   readonly #folder = mkdtempSync(join(tmpdir(), 'hpcr-'));
   readonly #model: NativeModel;
-  readonly #step_ms_min: number;
+  readonly #setup: WorkerSetup;
   layout: PipelineLayout = [];
   #rings = 0;
 
-  constructor(model_path: string, step_ms_min = 0, more: Partial<NativeModel> = {}) {
-    this.#step_ms_min = step_ms_min;
+  constructor(model_path: string, setup: WorkerSetup = {}) {
+    this.#setup = setup;
     this.#model = {
       name: 'm',
       aliases: [],
@@ -58,7 +67,7 @@ export class WorkerPipelines {
       kv_type: 'f16',
       batch_invariant: true,
       kernels: 'own',
-      ...more,
+      ...setup.model,
     };
   }
 
@@ -119,9 +128,10 @@ export class WorkerPipelines {
   }
 
   async #start(device: string): Promise<void> {
-    const worker = new WorkerHarness();
+    const { step_ms_min = 0, configuration, fork } = this.#setup;
+    const worker = new WorkerHarness({}, fork);
     this.workers.set(device, worker);
-    await worker.configure({}, { pool_bytes: 2 ** 28, step_ms_min: this.#step_ms_min });
+    await worker.configure({}, { pool_bytes: 2 ** 28, step_ms_min, ...configuration });
   }
 
   #models(layout: PipelineLayout): Map<string, NativeModel> {

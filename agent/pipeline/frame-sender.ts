@@ -1,0 +1,215 @@
+import type { Socket } from 'node:net';
+import { HpcserveError } from '../../spec/errors/error.ts';
+import { failed_way_ms, meeting_ms } from '../transfer/limits.ts';
+import type { LentMemory } from '../transfer/messages.ts';
+import {
+  becauseOf,
+  type FabricMeta,
+  FabricOutbox,
+  type FabricPlace,
+  fabricMetaSchema,
+  usableFabrics,
+} from './fabric-frames.ts';
+import { type Frame, type FrameBytes, metaOf } from './frame.ts';
+import { takenMetaSchema } from './frame-room.ts';
+import { type GreetingMeta, ringFrame } from './ring-frame.ts';
+import type { WayNews } from './ring-messages.ts';
+import { FrameOutbox, mappedMetaSchema } from './shared-frames.ts';
+
+/** What is to be written to the connection, once it is ready and nothing is before it. */
+interface Outgoing {
+  bytes: FrameBytes;
+  isReady: boolean;
+}
+
+/** A provider that is being tried: asked for, then connected. */
+interface Trial {
+  readonly provider: string;
+  readonly timer: NodeJS.Timeout;
+  outbox: FabricOutbox | undefined;
+}
+
+/**
+ * The end of a connection from which frames go to the stage behind, in order, each by the best way there is: memory
+ * that both have mapped (one node), memory that the other lends (a fabric between nodes), or the connection itself.
+ */
+export class FrameSender {
+  readonly #socket: Socket;
+  readonly #fabrics: FabricPlace | undefined;
+  readonly #tell: (news: WayNews) => void;
+  /** Those that both stages may use. */
+  readonly #providers: readonly string[];
+  #shared: FrameOutbox | undefined;
+  #fabric: FabricOutbox | undefined;
+  #trial: Trial | undefined;
+  #again: NodeJS.Timeout | undefined;
+  readonly #queue: Outgoing[] = [];
+  #closed = false;
+
+  /** @param greeting of the stage behind; absent: it is of an earlier version, and takes what comes alone */
+  constructor(
+    socket: Socket,
+    greeting: GreetingMeta | undefined,
+    fabrics: FabricPlace | undefined,
+    tell: (news: WayNews) => void,
+  ) {
+    this.#socket = socket;
+    this.#fabrics = fabrics;
+    this.#tell = tell;
+    this.#providers = usableFabrics(fabrics).filter((name) => greeting?.fabrics?.includes(name));
+    if (greeting) this.#shared = FrameOutbox.open();
+    if (this.#shared) socket.write(ringFrame('shared', this.#shared.told));
+    else this.#try(0);
+  }
+
+  send(frame: FrameBytes): void {
+    const shared = this.#shared?.put(frame);
+    if (shared) {
+      this.#pass(ringFrame('parcel', shared));
+      return;
+    }
+    const put = this.#fabric?.put(frame);
+    if (!put) {
+      this.#pass(frame);
+      return;
+    }
+    const outgoing = { bytes: ringFrame('parcel', put.parcel), isReady: false };
+    this.#queue.push(outgoing);
+    void this.#passOnce(put.written, outgoing, frame);
+  }
+
+  /**
+   * What the stage behind says of its ways.
+   * @throws HpcserveError E_STAGE_FRAME
+   */
+  answered(frame: Frame): void {
+    if (frame.kind === 'taken') {
+      const { end } = metaOf(frame, takenMetaSchema);
+      (this.#shared ?? this.#fabric)?.taken(end);
+    } else if (frame.kind === 'fabric') this.#said(metaOf(frame, fabricMetaSchema));
+    else if (metaOf(frame, mappedMetaSchema).mapped) {
+      if (!this.#shared) return;
+      this.#shared.isMapped = true;
+      this.#tell({ type: 'way', way: 'memory' });
+    } else {
+      this.#unshare();
+      this.#try(0);
+    }
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearTimeout(this.#again);
+    this.#unshare();
+    this.#leaveTrial();
+    void this.#fabric?.close();
+    this.#fabric = undefined;
+  }
+
+  #unshare(): void {
+    this.#shared?.close();
+    this.#shared = undefined;
+  }
+
+  /** Behind what is still being written: frames keep their order. */
+  #pass(bytes: FrameBytes): void {
+    if (this.#queue.length === 0) this.#socket.write(bytes);
+    else this.#queue.push({ bytes, isReady: true });
+  }
+
+  async #passOnce(written: Promise<void>, outgoing: Outgoing, frame: FrameBytes): Promise<void> {
+    try {
+      await written;
+    } catch (error) {
+      // It is not there: it goes over the connection, in its place.
+      outgoing.bytes = frame;
+      this.#broke(becauseOf(error));
+    }
+    outgoing.isReady = true;
+    while (this.#queue[0]?.isReady) this.#socket.write(this.#queue.shift()!.bytes);
+  }
+
+  #broke(because: string): void {
+    const fabric = this.#fabric;
+    // Told by the first frame that failed.
+    if (!fabric) return;
+    this.#fabric = undefined;
+    void fabric.close();
+    if (this.#closed) return;
+    this.#tellBroken(fabric.provider, because);
+    // Behind the parcels of what was written before.
+    const closed: FabricMeta = { step: 'closed', provider: fabric.provider };
+    this.#pass(ringFrame('fabric', closed));
+    this.#tryAgainLater();
+  }
+
+  /** The providers from this one on, until one works. */
+  #try(index: number): void {
+    const provider = this.#providers[index];
+    if (provider === undefined) {
+      this.#tryAgainLater();
+      return;
+    }
+    const timer = setTimeout(() => this.#failed('the stage behind did not answer'), 2 * meeting_ms).unref();
+    this.#trial = { provider, timer, outbox: undefined };
+    this.#write({ step: 'ask', provider });
+  }
+
+  #tryAgainLater(): void {
+    if (this.#closed || this.#providers.length === 0) return;
+    this.#again = setTimeout(() => this.#try(0), failed_way_ms).unref();
+  }
+
+  /** Of a provider that is not tried any more, nothing is of interest. */
+  #said(meta: FabricMeta): void {
+    const trial = this.#trial;
+    if (meta.provider !== trial?.provider) return;
+    if (meta.step === 'lent') void this.#connect(trial, meta.address);
+    else if (meta.step === 'refused') this.#failed(meta.because);
+    else if (meta.step === 'ready' && trial.outbox) {
+      clearTimeout(trial.timer);
+      this.#trial = undefined;
+      this.#fabric = trial.outbox;
+      this.#tell({ type: 'way', way: trial.outbox.description, provider: trial.provider });
+    }
+  }
+
+  async #connect(trial: Trial, address: LentMemory): Promise<void> {
+    const { provider } = trial;
+    let outbox: FabricOutbox;
+    try {
+      outbox = await FabricOutbox.connect(provider, this.#fabrics!.host, address);
+    } catch (error) {
+      if (this.#trial === trial) this.#failed(becauseOf(error));
+      return;
+    }
+    if (this.#trial === trial) {
+      trial.outbox = outbox;
+      this.#write({ step: 'probe', provider, probe: outbox.probe });
+    } else await outbox.close();
+  }
+
+  #failed(because: string): void {
+    const { provider } = this.#trial!;
+    this.#leaveTrial();
+    this.#tellBroken(provider, because);
+    this.#write({ step: 'closed', provider });
+    this.#try(this.#providers.indexOf(provider) + 1);
+  }
+
+  #leaveTrial(): void {
+    clearTimeout(this.#trial?.timer);
+    void this.#trial?.outbox?.close();
+    this.#trial = undefined;
+  }
+
+  #write(meta: FabricMeta): void {
+    this.#socket.write(ringFrame('fabric', meta));
+  }
+
+  #tellBroken(provider: string, because: string): void {
+    const what = `frames of a pipeline cannot travel by rma (${provider}) to the stage behind`;
+    const notice = new HpcserveError('E_STAGE_FABRIC', { what, because, details: { provider } });
+    this.#tell({ type: 'notice', provider, error: notice.toJSON() });
+  }
+}

@@ -1,0 +1,15 @@
+/** Frames that two neighbours of a ring exchange about their connection. */
+import { z } from 'zod';
+import { encodeJsonFrame, type FrameBytes, type FrameKind } from './frame.ts';
+
+/** What a stage says that takes frames by memory, and the providers of libfabric by which it lends memory to others. */
+export const greetingMetaSchema = z.object({
+  shares: z.literal(true),
+  fabrics: z.array(z.string().min(1).max(64)).max(16).optional(),
+});
+export type GreetingMeta = z.infer<typeof greetingMetaSchema>;
+
+/** Of a connection, and of no epoch of its pipeline. */
+export function ringFrame(kind: FrameKind, meta: unknown): FrameBytes {
+  return encodeJsonFrame({ kind, epoch: 0, number: 0 }, meta);
+}

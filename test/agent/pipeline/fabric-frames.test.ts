@@ -1,0 +1,291 @@
+/** Frames that a stage writes into the memory of the one behind it, on another node, by libfabric. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import {
+  FabricInbox,
+  FabricOutbox,
+  type FabricPlace,
+  fabric_bytes_min,
+  usableFabrics,
+} from '../../../agent/pipeline/fabric-frames.ts';
+import { encodeFrame, type FrameBytes, type FrameKind, kindOf } from '../../../agent/pipeline/frame.ts';
+import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
+import { FrameReceiver } from '../../../agent/pipeline/frame-receiver.ts';
+import { frame_memory_bytes, type Parcel } from '../../../agent/pipeline/frame-room.ts';
+import { ringFrame } from '../../../agent/pipeline/ring-frame.ts';
+import type { WayNews } from '../../../agent/pipeline/ring-messages.ts';
+import { compiledFile } from '../../../host/programs.ts';
+import { fabricAbsence } from '../../../native/fabric/fabric.ts';
+import { eventually } from '../../mesh/support.ts';
+import { apart_words, canBeApart } from './apart.ts';
+import type { RingEnd } from './ring-end.ts';
+import { Place, Way } from './ring-support.ts';
+
+const mib = 2 ** 20;
+const tcp: FabricPlace = { host: '127.0.0.1', providers: ['tcp'] };
+const absence = fabricAbsence();
+const fabricOnly = describe.skipIf(absence !== undefined);
+
+const folder = mkdtempSync(join(tmpdir(), 'hpcserve-fabric-'));
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
+});
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const frameOf = (number: number, bytes: number): FrameBytes =>
+  encodeFrame({ kind: 'batch', epoch: 1, number }, Buffer.from('{}'), floatsOf(number, bytes));
+/** Another one everywhere, so that bytes that lie elsewhere are seen. */
+function floatsOf(seed: number, bytes: number): Float32Array {
+  const floats = new Float32Array(Math.ceil(bytes / 4));
+  for (let index = 0; index < floats.length; index++) floats[index] = index * 0.37 + seed;
+  return floats;
+}
+
+fabricOnly('memory that is lent over a fabric', () => {
+  async function pair(): Promise<[FabricOutbox, FabricInbox]> {
+    const inbox = await FabricInbox.open('tcp', tcp.host);
+    closing.push(() => inbox.close());
+    const outbox = await FabricOutbox.connect('tcp', tcp.host, inbox.address);
+    closing.push(() => outbox.close());
+    await inbox.connected(outbox.probe);
+    return [outbox, inbox];
+  }
+
+  it('has every frame as it was, several on their way, and none is overwritten before it was taken', async () => {
+    const [outbox, inbox] = await pair();
+    const lengths = [fabric_bytes_min, mib + 4, 5 * mib, 3 * mib, 12 * mib].map((bytes, at) =>
+      frameOf(at, bytes),
+    );
+    const lying: { parcel: Parcel; frame: FrameBytes; written: Promise<void> }[] = [];
+    let wentAround = 0;
+    for (let number = 0; number < 40; number++) {
+      const frame = lengths[(number * 7) % lengths.length]!;
+      let put = outbox.put(frame);
+      while (!put) {
+        const { parcel, frame: was, written } = lying.shift()!;
+        await written;
+        expect(Buffer.compare(inbox.take(parcel), was)).toBe(0);
+        outbox.taken(parcel.end);
+        put = outbox.put(frame);
+      }
+      if (put.parcel.at === 0) wentAround++;
+      lying.push({ ...put, frame });
+    }
+    for (const { parcel, frame, written } of lying) {
+      await written;
+      expect(Buffer.compare(inbox.take(parcel), frame)).toBe(0);
+    }
+    expect(wentAround).toBeGreaterThan(3);
+    expect(() => inbox.take({ at: frame_memory_bytes - 8, bytes: 16, end: 16 })).toThrow(/cannot be used/);
+  });
+
+  it('leaves short frames to the connection', async () => {
+    const [outbox] = await pair();
+    expect(outbox.put(frameOf(1, fabric_bytes_min / 2))).toBeUndefined();
+    // Nobody takes any: the third of 12 MiB finds no room.
+    const long = frameOf(1, 12 * mib);
+    const puts = [outbox.put(long), outbox.put(long), outbox.put(long)];
+    expect(puts.map((put) => put !== undefined)).toEqual([true, true, false]);
+    await Promise.all(puts.map((put) => put?.written));
+  });
+
+  it('is not used where the trial did not come, or the other one lends another size', async () => {
+    const inbox = await FabricInbox.open('tcp', tcp.host);
+    closing.push(() => inbox.close());
+    await expect(inbox.connected('00'.repeat(63))).rejects.toThrow(/did not come/);
+    const other = { ...inbox.address, memory_bytes: mib };
+    await expect(FabricOutbox.connect('tcp', tcp.host, other)).rejects.toThrow(/lends 1048576 bytes/);
+  });
+
+  it('is nothing within a node, nor where the site has no private fabric', () => {
+    expect(usableFabrics({ host: '', providers: ['shm', 'tcp'] })).toEqual(['tcp']);
+    expect(usableFabrics(undefined)).toEqual([]);
+  });
+});
+
+/** The stage behind a place, on another node: as `Ring` takes frames, but that it finds no memory of this one. */
+class Elsewhere {
+  readonly frames: FrameBytes[] = [];
+  /** Of what came over the connection. */
+  readonly kinds: FrameKind[] = [];
+  receiver: FrameReceiver | undefined;
+
+  constructor(listen: string, fabrics: FabricPlace | undefined) {
+    const server = createServer((socket) => this.#serve(socket, fabrics)).listen(listen);
+    closing.push(() => server.close());
+  }
+
+  #serve(socket: Socket, fabrics: FabricPlace | undefined): void {
+    socket.on('error', () => undefined);
+    closing.push(
+      () => socket.destroy(),
+      () => this.receiver?.close(),
+    );
+    this.receiver = new FrameReceiver(socket, fabrics);
+    const assembler = new FrameAssembler();
+    socket.on('data', (chunk) => assembler.take(chunk, (bytes) => this.#took(socket, bytes)));
+  }
+
+  #took(socket: Socket, bytes: FrameBytes): void {
+    const kind = kindOf(bytes)!;
+    if (kind !== 'alive') this.kinds.push(kind);
+    if (kind === 'shared') {
+      socket.write(ringFrame('shared', { mapped: false }));
+      return;
+    }
+    const frame = this.receiver!.take(bytes);
+    if (frame) this.frames.push(frame);
+  }
+}
+
+let places = 0;
+
+/** A place whose stage behind is elsewhere; the one before it is itself. */
+async function beside(
+  ours: FabricPlace | undefined,
+  theirs: FabricPlace | undefined,
+): Promise<[Place, Elsewhere]> {
+  const [listen, next] = ['near', 'far'].map((end) => join(folder, `${end}${places}`)) as [string, string];
+  places++;
+  const far = new Elsewhere(next, theirs);
+  const place = new Place(listen, next, ours);
+  closing.push(() => place.ring.close());
+  const before = new Place(`${listen}-before`, listen);
+  closing.push(() => before.ring.close());
+  await eventually(() => place.turns.includes('up'), 'a ring');
+  return [place, far];
+}
+
+const wayOf = (news: readonly WayNews[]): string | undefined => {
+  const last = news.findLast((one) => one.type === 'way');
+  return last?.type === 'way' ? last.way : undefined;
+};
+const numbersOf = (frames: readonly FrameBytes[]): number[] =>
+  frames.map((frame) => new DataView(frame.buffer).getUint32(12, true));
+const upTo = (count: number): number[] => Array.from({ length: count }, (_, number) => number);
+
+fabricOnly('a stage whose neighbour is on another node', () => {
+  it('writes long frames into its memory and sends short ones, in order', async () => {
+    const [place, far] = await beside(tcp, tcp);
+    await eventually(() => wayOf(place.news) !== undefined, 'the way');
+    expect(wayOf(place.news)).toMatch(/^rma \(tcp/);
+    const sent = upTo(60).map((number) => frameOf(number, number % 3 === 0 ? 400 : mib));
+    for (const frame of sent) place.ring.send(frame.slice());
+    await eventually(() => far.frames.length === sent.length, 'all of them');
+    for (const [index, frame] of sent.entries())
+      expect(Buffer.compare(far.frames[index]!, frame), `frame ${index}`).toBe(0);
+    // Of 40 MiB at once the memory holds 31; the rest goes over the connection, in its place.
+    const parcels = far.kinds.filter((kind) => kind === 'parcel').length;
+    expect(parcels).toBeGreaterThanOrEqual(30);
+    expect(parcels + far.kinds.filter((kind) => kind === 'batch').length).toBe(sent.length);
+  });
+
+  it('tries the next provider where one does not work, and says which', async () => {
+    const both = { host: '127.0.0.1', providers: ['nothing', 'tcp'] };
+    const [place, far] = await beside(both, both);
+    await eventually(() => wayOf(place.news) !== undefined, 'the way');
+    expect(place.news).toMatchObject([
+      { type: 'notice', provider: 'nothing', error: { code: 'E_STAGE_FABRIC' } },
+      { type: 'way', provider: 'tcp' },
+    ]);
+    place.ring.send(frameOf(0, mib));
+    await eventually(() => far.frames.length === 1, 'the frame');
+    expect(far.kinds.at(-1)).toBe('parcel');
+  });
+
+  it('sends all over the connection where none works, or the other one has none', async () => {
+    const nothing = { host: '127.0.0.1', providers: ['nothing'] };
+    for (const [ours, theirs, notices] of [
+      [nothing, nothing, 1],
+      [tcp, undefined, 0],
+      [undefined, tcp, 0],
+      [tcp, nothing, 0],
+    ] as const) {
+      const [place, far] = await beside(ours, theirs);
+      await eventually(() => far.kinds.includes('shared'), 'its question');
+      await eventually(() => place.news.length === notices, 'what is said of it');
+      place.ring.send(frameOf(0, mib));
+      await eventually(() => far.frames.length === 1, 'the frame');
+      expect(far.kinds.at(-1)).toBe('batch');
+      expect(place.turns).toEqual(['up']);
+    }
+  });
+
+  it('sends over the connection what was on its way where the fabric breaks, in its place, and says so', async () => {
+    const [place, far] = await beside(tcp, tcp);
+    await eventually(() => wayOf(place.news) !== undefined, 'the way');
+    place.ring.send(frameOf(0, mib));
+    await eventually(() => far.frames.length === 1, 'one by the fabric');
+    // Its end of the fabric goes, and the connection stays.
+    far.receiver!.close();
+    const sent = upTo(6).map((number) => frameOf(number, number % 2 === 0 ? mib : 400));
+    for (const frame of sent) place.ring.send(frame.slice());
+    await eventually(() => far.frames.length === 1 + sent.length, 'all of them');
+    expect(numbersOf(far.frames.slice(1))).toEqual(upTo(6));
+    for (const [index, frame] of sent.entries())
+      expect(Buffer.compare(far.frames[1 + index]!, frame), `frame ${index}`).toBe(0);
+    expect(place.news.at(-1)).toMatchObject({ type: 'notice', provider: 'tcp' });
+    expect(place.news.filter(({ type }) => type === 'notice').length).toBe(1);
+    expect(place.turns).toEqual(['up']);
+  });
+
+  it('breaks where a parcel says what cannot be', async () => {
+    const [listen, next] = [join(folder, 'p'), join(folder, 'q')];
+    const both = [new Place(listen, next, tcp), new Place(next, listen, tcp)] as const;
+    for (const { ring } of both) closing.push(() => ring.close());
+    await eventually(() => both.every(({ turns }) => turns.includes('up')), 'a ring');
+    both[0].ring.send(ringFrame('fabric', { step: 'lent', provider: 'tcp', address: 'elsewhere' }));
+    await eventually(() => both[1].turns.includes('down'), 'it broke');
+  });
+});
+
+describe.skipIf(absence !== undefined || !canBeApart)('two processes that do not see each other', () => {
+  it('pass long frames around by the fabric alone, unchanged, until one of them is killed', async () => {
+    const names = ['near', 'far', 'there', 'back'].map((name) => join(folder, `ring-${name}`));
+    const [near, far, there, back] = names as [string, string, string, string];
+    const ways = [new Way(there, far), new Way(back, near)];
+    closing.push(...ways.map((way) => () => way[Symbol.asyncDispose]()));
+    const child = ringEnd({ listen: far, next: back, fabrics: tcp });
+    const place = new Place(near, there, tcp);
+    closing.push(() => place.ring.close());
+    await eventually(() => wayOf(place.news) !== undefined, 'our way');
+    await eventually(() => wayOf(child.told) !== undefined, 'its way');
+    const before = ways.map(({ bytes }) => bytes);
+    for (let number = 0; number < 32; number++) {
+      const frame = frameOf(number, 2 * mib);
+      place.ring.send(frame.slice());
+      await eventually(() => place.frames.length === number + 1, 'it came around');
+      expect(Buffer.compare(place.frames[number]!, frame)).toBe(0);
+    }
+    // 64 MiB each way.
+    for (const [index, { bytes }] of ways.entries()) expect(bytes - before[index]!).toBeLessThan(mib);
+    expect([...place.news, ...child.told].filter(({ type }) => type === 'notice')).toEqual([]);
+    for (let number = 0; number < 8; number++) place.ring.send(frameOf(number, 2 * mib));
+    process.kill(-child.process.pid!, 'SIGKILL');
+    await eventually(() => place.turns.at(-1) === 'down', 'it is lost');
+  });
+});
+
+/** A ring's place in a process that has process ids of its own. */
+function ringEnd(end: RingEnd): { process: ChildProcess; told: WayNews[] } {
+  const file = compiledFile('test/agent/pipeline/ring-end.js');
+  const words = [...apart_words, process.execPath, file, JSON.stringify(end)];
+  const child = spawn('unshare', words, { stdio: ['ignore', 'pipe', 'inherit'], detached: true });
+  closing.push(() => {
+    if (child.exitCode === null && child.signalCode === null) process.kill(-child.pid!, 'SIGKILL');
+  });
+  const told: WayNews[] = [];
+  child.stdout.on('data', (text: Buffer) => {
+    for (const line of text
+      .toString()
+      .split('\n')
+      .filter((part) => part !== ''))
+      told.push(JSON.parse(line));
+  });
+  return { process: child, told };
+}
