@@ -1,9 +1,11 @@
 /** Stages of a unit under real node agents: on the devices of one node, and on those of two. */
 import { expect, test } from 'vitest';
-import type { UnitSpec } from '../../../spec/launch.ts';
+import { fabricAbsence } from '../../../native/fabric/fabric.ts';
+import type { LaunchSpec, UnitSpec } from '../../../spec/launch.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
 import { eventually } from '../../mesh/support.ts';
 import { model } from '../engine/support.ts';
+import { apart_words, canBeApart } from '../pipeline/apart.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
 
 async function cutUnit(more: Partial<UnitSpec>): Promise<UnitSpec> {
@@ -120,17 +122,37 @@ test('stages on two nodes of a job talk through their agents', async () => {
 });
 
 /** One job of several over which the stages of a unit are divided. */
-async function partOf(site: Site, node_index: number, group = 'm-0.1'): Promise<RunningAgent> {
+async function partOf(
+  site: Site,
+  node_index: number,
+  { group = 'm-0.1', launch = {} as Partial<LaunchSpec>, prefix = [] as string[] } = {},
+): Promise<RunningAgent> {
   const unit = await cutUnit({ device_count: 1, nodes: 2, stages });
-  return site.start([unit], { ...emulated, part: { group, node_index } });
+  return site.start([unit], { ...emulated, ...launch, part: { group, node_index } }, {}, prefix);
 }
+
+test.skipIf(!canBeApart || fabricAbsence() !== undefined)(
+  'a provider of a private fabric that does not work between two nodes is a notice of their agents [needs root]',
+  async () => {
+    await using site = await Site.open();
+    const expected = await whole();
+    const launch: Partial<LaunchSpec> = { private_fabric: true, fabrics: ['no-such-fabric', 'tcp'] };
+    const first = await partOf(site, 0, { launch });
+    const second = await partOf(site, 1, { launch, prefix: ['unshare', ...apart_words] });
+    expect(await answer(site, await site.serving('m'))).toBe(expected);
+    for (const agent of [first, second]) {
+      const { notices } = await agent.stateWhere((state) => state.notices !== undefined, 'it says so');
+      expect(notices).toMatchObject([{ code: 'E_STAGE_FABRIC', details: { provider: 'no-such-fabric' } }]);
+    }
+  },
+);
 
 test('stages in two jobs: one that is lost is started again elsewhere, and the other goes on with it', async () => {
   await using site = await Site.open();
   const expected = await whole();
   const first = await partOf(site, 0);
   // Of the same model and user, and of another pipeline: with it nothing serves.
-  const stranger = await partOf(site, 1, 'm-0.2');
+  const stranger = await partOf(site, 1, { group: 'm-0.2' });
   await pidOfStage(stranger, 1);
   await pidOfStage(first, 0);
   const loading = async (): Promise<boolean | undefined> =>
