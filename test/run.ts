@@ -5,7 +5,7 @@
  * with the hardware or program that it needs.
  *
  * `--slurm 20.11,24.11` runs the end-to-end suites on these releases instead, and writes what came of it into
- * docs/slurm.md. `--node 22` runs all of it on another Node. `--vulkan` runs the suites of the native engine on a
+ * docs/slurm.md. `--node 22` runs the same on another Node. `--vulkan` runs the suites of the native engine on a
  * Vulkan device.
  *
  * Many suites start real processes. To tell a test that depends on what runs beside it from one that is simply

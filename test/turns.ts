@@ -5,8 +5,8 @@
  *     npm test -- --turn 2     and a third of the suites that take long (`long-suites.json`)
  *     npm test -- --all        and all of them
  *
- * What has to hold before a change lands is one turn, which its commit chooses (`.ci/run`): a few landings in a row run
- * everything, and each has its answer while its author still knows what it was about.
+ * What has to hold before a change lands is one turn, as its commit's hash falls (`.ci/run`): landings in a row run
+ * everything sooner or later, and each has its answer while its author still knows what it was about.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

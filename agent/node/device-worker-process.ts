@@ -68,8 +68,8 @@ export class DeviceWorkerProcess implements ServingProcess {
   #kernels_left_out: readonly HpcserveError[] = [];
   /** What is less than it was to be, and takes nothing else away: the pool, the disk for KV. */
   readonly #lesser: HpcserveError[] = [];
-  /** Providers of a fabric that frames of pipelines cannot take. */
-  readonly #broken_fabrics = new Map<string, HpcserveError>();
+  /** By ring of a pipeline and provider of a fabric: what frames cannot take there. */
+  readonly #broken_fabrics = new Map<string, Map<string, HpcserveError>>();
   stage_times: StageTimes | undefined;
   engine_version: string | undefined;
   moves: MovesReport | undefined;
@@ -118,7 +118,8 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   get notices(): readonly HpcserveError[] {
-    return [...this.#kernels_left_out, ...this.#lesser, ...this.#broken_fabrics.values()];
+    const fabrics = [...this.#broken_fabrics.values()].flatMap((providers) => [...providers.values()]);
+    return [...this.#kernels_left_out, ...this.#lesser, ...fabrics];
   }
 
   #parking(): ParkingFolder | undefined {
@@ -137,13 +138,19 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   #noteFrames(news: WayNews): void {
-    if (news.provider === undefined) return;
-    if (news.type === 'way') this.#broken_fabrics.delete(news.provider);
-    else {
-      const notice = HpcserveError.fromJSON(news.error);
-      this.#broken_fabrics.set(news.provider, notice);
-      this.#warn(notice);
+    const { ring, provider } = news;
+    const known = this.#broken_fabrics.get(ring);
+    if (news.type === 'way') {
+      // A ring that comes up begins anew.
+      const isOver = provider === undefined ? this.#broken_fabrics.delete(ring) : known?.delete(provider);
+      if (isOver) this.#context.onChange();
+      return;
     }
+    const notice = HpcserveError.fromJSON(news.error);
+    const before = known?.get(news.provider);
+    this.#broken_fabrics.set(ring, (known ?? new Map()).set(news.provider, notice));
+    if (before?.toText() === notice.toText()) return;
+    this.#warn(notice);
     this.#context.onChange();
   }
 
@@ -230,6 +237,8 @@ export class DeviceWorkerProcess implements ServingProcess {
   /** Nothing of the model is needed here any more. */
   unload(name: string): void {
     this.#send({ type: 'unload', name });
+    // Rings that are left tell theirs again when they come up.
+    this.#broken_fabrics.clear();
   }
 
   /** The model is loaded anew, as its unit says; one that has not come to itself loads what its group has by then. */

@@ -11,8 +11,8 @@
  *                  ═══ frame ═══►  ── parcel ─►  ◄─ taken ──
  *
  * Nothing is encrypted on that way, so that it is taken only where the site calls its network private
- * (`network.private_fabric`). What does not work is said, and the next provider is tried; until one works, and where
- * none does, frames go over the connection.
+ * (`network.private_fabric`). A provider that the site names and that does not work is said, and the next one is tried;
+ * until one works, and where none does, frames go over the connection.
  */
 import koffi from 'koffi';
 import { z } from 'zod';
@@ -24,6 +24,7 @@ import { type LentMemory, lentMemorySchema } from '../transfer/messages.ts';
 import { FabricSource, FabricTarget } from '../transfer/ways/fabric-way.ts';
 import { damaged, type FrameBytes } from './frame.ts';
 import { FrameRoom, frame_memory_bytes, type Parcel } from './frame-room.ts';
+import { provider_length_max, providers_max } from './ring-frame.ts';
 
 /**
  * Shorter ones go over the connection. Lower: more frames wait for a thread to be told that they are there; higher:
@@ -37,15 +38,19 @@ export interface FabricPlace {
   host: string;
   /** By libfabric's names, best first. */
   providers: readonly string[];
+  /** The site names them: one that does not work is a fault. Else they are those that a node may have. */
+  are_named: boolean;
 }
 
 /** Of these, what can be used between nodes. */
 export function usableFabrics(place: FabricPlace | undefined): string[] {
   if (!place || fabricAbsence() !== undefined) return [];
-  return place.providers.filter((provider) => provider !== 'shm');
+  return place.providers
+    .filter((name) => name !== 'shm' && name.length <= provider_length_max)
+    .slice(0, providers_max);
 }
 
-const provider = z.string().min(1).max(64);
+const provider = z.string().min(1).max(provider_length_max);
 /** Printable, so that it can stand in a log. */
 const because = z
   .string()
@@ -79,7 +84,12 @@ class FabricMemory {
   /** @throws HpcserveError E_NATIVE_MEMORY */
   constructor() {
     this.#file = SharedMemory.create('hpcserve-fabric-frames', frame_memory_bytes);
-    this.address = this.#file.map();
+    try {
+      this.address = this.#file.map();
+    } catch (error) {
+      this.#file.close();
+      throw error;
+    }
     this.view = new Uint8Array(koffi.view(this.address, frame_memory_bytes));
   }
 

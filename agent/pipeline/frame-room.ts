@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { damaged } from './frame.ts';
 
 /** Lower: less memory a stage; higher: larger chunks of prompts go this way. Two of 512 rows of 8,192 elements. */
-export const frame_memory_bytes = 32 * 1024 * 1024;
+export const frame_memory_bytes = 34 * 1024 * 1024;
 
 /** A frame in it, and up to where all frames are that were written so far, counted from the first one. */
 export const parcelMetaSchema = z.strictObject({
@@ -29,6 +29,11 @@ export class FrameRoom {
   /** @returns undefined where there is no room for so much in one piece (now) */
   place(bytes: number): Parcel | undefined {
     if (bytes > this.#bytes) return undefined;
+    // Where nothing lies, all of it is free, wherever the last one ended.
+    if (this.#taken === this.#written) {
+      this.#written = Math.ceil(this.#written / this.#bytes) * this.#bytes;
+      this.#taken = this.#written;
+    }
     let begin = this.#written;
     let at = begin % this.#bytes;
     if (at + bytes > this.#bytes) {

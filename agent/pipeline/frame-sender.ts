@@ -13,8 +13,11 @@ import {
 import { type Frame, type FrameBytes, metaOf } from './frame.ts';
 import { takenMetaSchema } from './frame-room.ts';
 import { type GreetingMeta, ringFrame } from './ring-frame.ts';
-import type { WayNews } from './ring-messages.ts';
+import type { OwnNews } from './ring-messages.ts';
 import { FrameOutbox, mappedMetaSchema } from './shared-frames.ts';
+
+/** A provider that fails each time is not tried less often. Higher: less is tried in vain; lower: it is back sooner. */
+const failed_way_ms_max = 3_600_000;
 
 /** What is to be written to the connection, once it is ready and nothing is before it. */
 interface Outgoing {
@@ -26,7 +29,14 @@ interface Outgoing {
 interface Trial {
   readonly provider: string;
   readonly timer: NodeJS.Timeout;
+  isConnecting: boolean;
   outbox: FabricOutbox | undefined;
+}
+
+/** A provider that failed: left out until then; the next time twice as long. */
+interface Failed {
+  until_ms: number;
+  pause_ms: number;
 }
 
 /**
@@ -36,9 +46,10 @@ interface Trial {
 export class FrameSender {
   readonly #socket: Socket;
   readonly #fabrics: FabricPlace | undefined;
-  readonly #tell: (news: WayNews) => void;
+  readonly #tell: (news: OwnNews) => void;
   /** Those that both stages may use. */
   readonly #providers: readonly string[];
+  readonly #failed = new Map<string, Failed>();
   #shared: FrameOutbox | undefined;
   #fabric: FabricOutbox | undefined;
   #trial: Trial | undefined;
@@ -51,7 +62,7 @@ export class FrameSender {
     socket: Socket,
     greeting: GreetingMeta | undefined,
     fabrics: FabricPlace | undefined,
-    tell: (news: WayNews) => void,
+    tell: (news: OwnNews) => void,
   ) {
     this.#socket = socket;
     this.#fabrics = fabrics;
@@ -59,7 +70,7 @@ export class FrameSender {
     this.#providers = usableFabrics(fabrics).filter((name) => greeting?.fabrics?.includes(name));
     if (greeting) this.#shared = FrameOutbox.open();
     if (this.#shared) socket.write(ringFrame('shared', this.#shared.told));
-    else this.#try(0);
+    else this.#try();
   }
 
   send(frame: FrameBytes): void {
@@ -86,14 +97,21 @@ export class FrameSender {
     if (frame.kind === 'taken') {
       const { end } = metaOf(frame, takenMetaSchema);
       (this.#shared ?? this.#fabric)?.taken(end);
-    } else if (frame.kind === 'fabric') this.#said(metaOf(frame, fabricMetaSchema));
-    else if (metaOf(frame, mappedMetaSchema).mapped) {
-      if (!this.#shared) return;
+      return;
+    }
+    if (frame.kind === 'fabric') {
+      this.#said(metaOf(frame, fabricMetaSchema));
+      return;
+    }
+    const { mapped } = metaOf(frame, mappedMetaSchema);
+    // Said once more, it changes nothing.
+    if (!this.#shared || this.#shared.isMapped) return;
+    if (mapped) {
       this.#shared.isMapped = true;
       this.#tell({ type: 'way', way: 'memory' });
     } else {
       this.#unshare();
-      this.#try(0);
+      this.#try();
     }
   }
 
@@ -136,36 +154,38 @@ export class FrameSender {
     this.#fabric = undefined;
     void fabric.close();
     if (this.#closed) return;
-    this.#tellBroken(fabric.provider, because);
-    // Behind the parcels of what was written before.
-    const closed: FabricMeta = { step: 'closed', provider: fabric.provider };
-    this.#pass(ringFrame('fabric', closed));
-    this.#tryAgainLater();
+    const { provider } = fabric;
+    this.#tellBroken(provider, because);
+    this.#write({ step: 'closed', provider });
+    this.#leaveOut(provider);
+    this.#try();
   }
 
-  /** The providers from this one on, until one works. */
-  #try(index: number): void {
-    const provider = this.#providers[index];
+  /** The best provider that has not just failed; where there is none, once one may be tried again. */
+  #try(): void {
+    const now_ms = performance.now();
+    const until_ms = (name: string): number => this.#failed.get(name)?.until_ms ?? 0;
+    const provider = this.#providers.find((name) => until_ms(name) <= now_ms);
     if (provider === undefined) {
-      this.#tryAgainLater();
+      const wait_ms = Math.min(...this.#providers.map(until_ms)) - now_ms;
+      if (Number.isFinite(wait_ms)) this.#again = setTimeout(() => this.#try(), wait_ms).unref();
       return;
     }
-    const timer = setTimeout(() => this.#failed('the stage behind did not answer'), 2 * meeting_ms).unref();
-    this.#trial = { provider, timer, outbox: undefined };
+    const timer = setTimeout(
+      () => this.#failedTrial(trial, 'the stage behind did not answer'),
+      2 * meeting_ms,
+    );
+    const trial: Trial = { provider, timer: timer.unref(), isConnecting: false, outbox: undefined };
+    this.#trial = trial;
     this.#write({ step: 'ask', provider });
-  }
-
-  #tryAgainLater(): void {
-    if (this.#closed || this.#providers.length === 0) return;
-    this.#again = setTimeout(() => this.#try(0), failed_way_ms).unref();
   }
 
   /** Of a provider that is not tried any more, nothing is of interest. */
   #said(meta: FabricMeta): void {
     const trial = this.#trial;
-    if (meta.provider !== trial?.provider) return;
-    if (meta.step === 'lent') void this.#connect(trial, meta.address);
-    else if (meta.step === 'refused') this.#failed(meta.because);
+    if (!trial || meta.provider !== trial.provider) return;
+    if (meta.step === 'lent' && !trial.isConnecting) void this.#connect(trial, meta.address);
+    else if (meta.step === 'refused') this.#failedTrial(trial, meta.because);
     else if (meta.step === 'ready' && trial.outbox) {
       clearTimeout(trial.timer);
       this.#trial = undefined;
@@ -176,11 +196,12 @@ export class FrameSender {
 
   async #connect(trial: Trial, address: LentMemory): Promise<void> {
     const { provider } = trial;
+    trial.isConnecting = true;
     let outbox: FabricOutbox;
     try {
       outbox = await FabricOutbox.connect(provider, this.#fabrics!.host, address);
     } catch (error) {
-      if (this.#trial === trial) this.#failed(becauseOf(error));
+      this.#failedTrial(trial, becauseOf(error));
       return;
     }
     if (this.#trial === trial) {
@@ -189,12 +210,23 @@ export class FrameSender {
     } else await outbox.close();
   }
 
-  #failed(because: string): void {
-    const { provider } = this.#trial!;
+  #failedTrial(trial: Trial, because: string): void {
+    if (this.#trial !== trial) return;
+    const { provider } = trial;
     this.#leaveTrial();
-    this.#tellBroken(provider, because);
     this.#write({ step: 'closed', provider });
-    this.#try(this.#providers.indexOf(provider) + 1);
+    // A node has one of those that it may have, as a rule.
+    if (this.#fabrics!.are_named) {
+      this.#tellBroken(provider, because);
+      this.#leaveOut(provider);
+    } else this.#failed.set(provider, { until_ms: Number.POSITIVE_INFINITY, pause_ms: failed_way_ms_max });
+    this.#try();
+  }
+
+  #leaveOut(provider: string): void {
+    const before_ms = this.#failed.get(provider)?.pause_ms;
+    const pause_ms = before_ms === undefined ? failed_way_ms : Math.min(failed_way_ms_max, 2 * before_ms);
+    this.#failed.set(provider, { until_ms: performance.now() + pause_ms, pause_ms });
   }
 
   #leaveTrial(): void {
@@ -203,8 +235,9 @@ export class FrameSender {
     this.#trial = undefined;
   }
 
+  /** Behind the parcels of what was written before, and in order itself. */
   #write(meta: FabricMeta): void {
-    this.#socket.write(ringFrame('fabric', meta));
+    this.#pass(ringFrame('fabric', meta));
   }
 
   #tellBroken(provider: string, because: string): void {

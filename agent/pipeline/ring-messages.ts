@@ -17,8 +17,15 @@ export interface RingThreadData {
 /** From the thread that computes: a frame for the stage behind, or that it is over. */
 export type ToRing = { type: 'frame'; frame: FrameBytes } | { type: 'end' };
 
-/** How long frames go to the stage behind; or a provider of libfabric that should work and does not. */
+/**
+ * How long frames go to the stage behind of a ring, which its socket names; with `connection` all begins anew. Or a
+ * provider of libfabric that should work and does not.
+ */
 export type WayNews =
+  | { type: 'way'; ring: string; way: string; provider?: string }
+  | { type: 'notice'; ring: string; provider: string; error: ErrorJson };
+/** The same, of the ring that the reader has. */
+export type OwnNews =
   | { type: 'way'; way: string; provider?: string }
   | { type: 'notice'; provider: string; error: ErrorJson };
 

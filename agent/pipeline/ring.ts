@@ -209,7 +209,10 @@ export class Ring {
     this.#behind = socket;
     // One of an earlier version greets with less.
     const { data } = greetingMetaSchema.safeParse(JSON.parse(Buffer.from(meta).toString()));
-    this.#sender = new FrameSender(socket, data, this.#fabrics, (news) => this.#tell(news));
+    this.#tell({ type: 'way', ring: this.#listen, way: 'connection' });
+    this.#sender = new FrameSender(socket, data, this.#fabrics, (news) =>
+      this.#tell({ ...news, ring: this.#listen }),
+    );
     this.#look();
   }
 

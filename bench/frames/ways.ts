@@ -91,7 +91,7 @@ export async function openBetween(folder: string, provider?: string): Promise<Wa
   agents[0].send({ listen: path('there'), stage: path('near'), other: there } satisfies AgentWays);
   agents[1].send({ listen: path('here'), stage: path('far'), other: here } satisfies AgentWays);
   const fabrics: FabricPlace | undefined = provider
-    ? { host: '127.0.0.1', providers: [provider] }
+    ? { host: '127.0.0.1', providers: [provider], are_named: true }
     : undefined;
   const execArgv = ['--pid', '--fork', '--mount-proc', '--kill-child', process.execPath];
   const far = fork(program('./far-end.js'), [], { execPath: 'unshare', execArgv });
@@ -100,7 +100,7 @@ export async function openBetween(folder: string, provider?: string): Promise<Wa
   const near: FarEnd = { way: 'ring', listen: path('near'), next: path('there'), fabrics };
   const ring = await openRing(near, passing, (message) => {
     if (message.type === 'notice') throw new Error(message.error.because.join('; '));
-    return message.type === (provider ? 'way' : 'up');
+    return provider ? message.type === 'way' && message.provider === provider : message.type === 'up';
   });
   return {
     children: [...agents, far],

@@ -119,6 +119,8 @@ struct ht_fabric {
   fi_addr_t peer;
   struct target target;
   struct target own;
+  /* As libfabric names what it opened; kept, since the end may be closed while others ask. */
+  char opened[64];
   uint8_t *probe;
   struct write writes[IN_FLIGHT];
   struct write *free_writes;
@@ -193,6 +195,7 @@ static int describe(struct ht_fabric *end) {
   own->base = virtual ? (uint64_t)(uintptr_t)end->base : 0;
   own->probe_key = fi_mr_key(end->probe_memory);
   own->probe_base = virtual ? (uint64_t)(uintptr_t)end->probe : 0;
+  snprintf(end->opened, sizeof end->opened, "%s", end->info->fabric_attr->prov_name);
   return 0;
 }
 
@@ -525,7 +528,7 @@ HT_API int64_t ht_fabric_name(const struct ht_fabric *end, uint8_t *name, uint64
   numbers[1] = end->own.base;
   numbers[2] = end->own.probe_key;
   numbers[3] = end->own.probe_base;
-  snprintf(provider, 64, "%s", end->info->fabric_attr->prov_name);
+  snprintf(provider, 64, "%s", end->opened);
   return end->own.name_bytes;
 }
 

@@ -16,7 +16,8 @@ export interface MovesPlace {
 
 /** Where frames of pipelines may take the fabric, too. */
 export function fabricPlaceOf({ host, private_fabric, fabrics }: MovesPlace): FabricPlace | undefined {
-  return private_fabric ? { host, providers: fabrics ?? fabrics_default } : undefined;
+  if (!private_fabric) return undefined;
+  return { host, providers: fabrics ?? fabrics_default, are_named: fabrics !== undefined };
 }
 
 /** Providers of libfabric that are tried where the site names none, best first. */

@@ -141,8 +141,13 @@ test.skipIf(!canBeApart || fabricAbsence() !== undefined)(
     const second = await partOf(site, 1, { launch, prefix: ['unshare', ...apart_words] });
     expect(await answer(site, await site.serving('m'))).toBe(expected);
     for (const agent of [first, second]) {
-      const { notices } = await agent.stateWhere((state) => state.notices !== undefined, 'it says so');
-      expect(notices).toMatchObject([{ code: 'E_STAGE_FABRIC', details: { provider: 'no-such-fabric' } }]);
+      const { notices } = await agent.stateWhere(
+        (state) => state.notices?.some(({ code }) => code === 'E_STAGE_FABRIC') === true,
+        'it says so',
+      );
+      expect(notices).toContainEqual(
+        expect.objectContaining({ code: 'E_STAGE_FABRIC', details: { provider: 'no-such-fabric' } }),
+      );
     }
   },
 );

@@ -26,7 +26,8 @@ import type { RingEnd } from './ring-end.ts';
 import { Place, Way } from './ring-support.ts';
 
 const mib = 2 ** 20;
-const tcp: FabricPlace = { host: '127.0.0.1', providers: ['tcp'] };
+const fabrics = (...providers: string[]): FabricPlace => ({ host: '127.0.0.1', providers, are_named: true });
+const tcp = fabrics('tcp');
 const absence = fabricAbsence();
 const fabricOnly = describe.skipIf(absence !== undefined);
 
@@ -103,7 +104,7 @@ fabricOnly('memory that is lent over a fabric', () => {
   });
 
   it('is nothing within a node, nor where the site has no private fabric', () => {
-    expect(usableFabrics({ host: '', providers: ['shm', 'tcp'] })).toEqual(['tcp']);
+    expect(usableFabrics(fabrics('shm', 'tcp'))).toEqual(['tcp']);
     expect(usableFabrics(undefined)).toEqual([]);
   });
 });
@@ -114,19 +115,30 @@ class Elsewhere {
   /** Of what came over the connection. */
   readonly kinds: FrameKind[] = [];
   receiver: FrameReceiver | undefined;
+  #socket: Socket | undefined;
 
-  constructor(listen: string, fabrics: FabricPlace | undefined) {
-    const server = createServer((socket) => this.#serve(socket, fabrics)).listen(listen);
+  constructor(listen: string, lends: FabricPlace | undefined) {
+    const server = createServer((socket) => this.#serve(socket, lends)).listen(listen);
     closing.push(() => server.close());
   }
 
-  #serve(socket: Socket, fabrics: FabricPlace | undefined): void {
+  say(kind: FrameKind, meta: unknown): void {
+    this.#socket!.write(ringFrame(kind, meta));
+  }
+
+  /** Its end of the fabric goes, and the connection stays. */
+  breakFabric(): void {
+    this.receiver!.take(ringFrame('fabric', { step: 'closed', provider: 'tcp' }));
+  }
+
+  #serve(socket: Socket, lends: FabricPlace | undefined): void {
+    this.#socket = socket;
     socket.on('error', () => undefined);
     closing.push(
       () => socket.destroy(),
       () => this.receiver?.close(),
     );
-    this.receiver = new FrameReceiver(socket, fabrics);
+    this.receiver = new FrameReceiver(socket, lends);
     const assembler = new FrameAssembler();
     socket.on('data', (chunk) => assembler.take(chunk, (bytes) => this.#took(socket, bytes)));
   }
@@ -163,7 +175,7 @@ async function beside(
 
 const wayOf = (news: readonly WayNews[]): string | undefined => {
   const last = news.findLast((one) => one.type === 'way');
-  return last?.type === 'way' ? last.way : undefined;
+  return last?.type === 'way' && last.way !== 'connection' ? last.way : undefined;
 };
 const numbersOf = (frames: readonly FrameBytes[]): number[] =>
   frames.map((frame) => new DataView(frame.buffer).getUint32(12, true));
@@ -179,17 +191,18 @@ fabricOnly('a stage whose neighbour is on another node', () => {
     await eventually(() => far.frames.length === sent.length, 'all of them');
     for (const [index, frame] of sent.entries())
       expect(Buffer.compare(far.frames[index]!, frame), `frame ${index}`).toBe(0);
-    // Of 40 MiB at once the memory holds 31; the rest goes over the connection, in its place.
+    // Of 40 MiB at once the memory holds 33; the rest goes over the connection, in its place.
     const parcels = far.kinds.filter((kind) => kind === 'parcel').length;
     expect(parcels).toBeGreaterThanOrEqual(30);
     expect(parcels + far.kinds.filter((kind) => kind === 'batch').length).toBe(sent.length);
   });
 
   it('tries the next provider where one does not work, and says which', async () => {
-    const both = { host: '127.0.0.1', providers: ['nothing', 'tcp'] };
+    const both = fabrics('nothing', 'tcp');
     const [place, far] = await beside(both, both);
     await eventually(() => wayOf(place.news) !== undefined, 'the way');
     expect(place.news).toMatchObject([
+      { type: 'way', way: 'connection' },
       { type: 'notice', provider: 'nothing', error: { code: 'E_STAGE_FABRIC' } },
       { type: 'way', provider: 'tcp' },
     ]);
@@ -199,19 +212,28 @@ fabricOnly('a stage whose neighbour is on another node', () => {
   });
 
   it('sends all over the connection where none works, or the other one has none', async () => {
-    const nothing = { host: '127.0.0.1', providers: ['nothing'] };
-    for (const [ours, theirs, notices] of [
-      [nothing, nothing, 1],
-      [tcp, undefined, 0],
-      [undefined, tcp, 0],
-      [tcp, nothing, 0],
+    const nothing = fabrics('nothing');
+    for (const [ours, theirs, asks, notices] of [
+      [nothing, nothing, true, 1],
+      // None that the site names: no fault.
+      [{ ...nothing, are_named: false }, nothing, true, 0],
+      [tcp, undefined, false, 0],
+      [undefined, tcp, false, 0],
+      [tcp, nothing, false, 0],
     ] as const) {
       const [place, far] = await beside(ours, theirs);
       await eventually(() => far.kinds.includes('shared'), 'its question');
-      await eventually(() => place.news.length === notices, 'what is said of it');
-      place.ring.send(frameOf(0, mib));
-      await eventually(() => far.frames.length === 1, 'the frame');
-      expect(far.kinds.at(-1)).toBe('batch');
+      // It asks, and gives up; or it would have asked by the time that frames have come.
+      if (asks)
+        await eventually(() => far.kinds.filter((kind) => kind === 'fabric').length === 2, 'its trial');
+      for (let number = 0; number < 20; number++) {
+        place.ring.send(frameOf(number, mib));
+        await eventually(() => far.frames.length === number + 1, 'the frame');
+      }
+      expect(far.kinds.filter((kind) => kind === 'fabric').length).toBe(asks ? 2 : 0);
+      expect(far.kinds).not.toContain('parcel');
+      expect(wayOf(place.news)).toBeUndefined();
+      expect(place.news.filter(({ type }) => type === 'notice').length).toBe(notices);
       expect(place.turns).toEqual(['up']);
     }
   });
@@ -221,8 +243,7 @@ fabricOnly('a stage whose neighbour is on another node', () => {
     await eventually(() => wayOf(place.news) !== undefined, 'the way');
     place.ring.send(frameOf(0, mib));
     await eventually(() => far.frames.length === 1, 'one by the fabric');
-    // Its end of the fabric goes, and the connection stays.
-    far.receiver!.close();
+    far.breakFabric();
     const sent = upTo(6).map((number) => frameOf(number, number % 2 === 0 ? mib : 400));
     for (const frame of sent) place.ring.send(frame.slice());
     await eventually(() => far.frames.length === 1 + sent.length, 'all of them');
@@ -234,7 +255,33 @@ fabricOnly('a stage whose neighbour is on another node', () => {
     expect(place.turns).toEqual(['up']);
   });
 
-  it('breaks where a parcel says what cannot be', async () => {
+  it('goes on by the next provider where one breaks', async () => {
+    const both = fabrics('tcp', 'tcp;ofi_rxm');
+    const [place, far] = await beside(both, both);
+    await eventually(() => wayOf(place.news) !== undefined, 'the way');
+    far.breakFabric();
+    place.ring.send(frameOf(0, mib));
+    await eventually(() => place.news.at(-1)?.provider === 'tcp;ofi_rxm', 'the other way');
+    place.ring.send(frameOf(1, mib));
+    await eventually(() => far.frames.length === 2, 'both frames');
+    expect(far.kinds.at(-1)).toBe('parcel');
+    expect(numbersOf(far.frames)).toEqual([0, 1]);
+  });
+
+  it('takes what is said twice as said once', async () => {
+    const [place, far] = await beside(tcp, tcp);
+    await eventually(() => wayOf(place.news) !== undefined, 'the way');
+    const trials = far.kinds.filter((kind) => kind === 'fabric').length;
+    for (let count = 0; count < 3; count++) far.say('shared', { mapped: false });
+    far.say('fabric', { step: 'ready', provider: 'tcp' });
+    place.ring.send(frameOf(0, mib));
+    await eventually(() => far.frames.length === 1, 'the frame');
+    expect(far.kinds.at(-1)).toBe('parcel');
+    expect(far.kinds.filter((kind) => kind === 'fabric').length).toBe(trials);
+    expect(place.turns).toEqual(['up']);
+  });
+
+  it('breaks where the one before says what cannot be', async () => {
     const [listen, next] = [join(folder, 'p'), join(folder, 'q')];
     const both = [new Place(listen, next, tcp), new Place(next, listen, tcp)] as const;
     for (const { ring } of both) closing.push(() => ring.close());

@@ -62,6 +62,9 @@ describe.skipIf(fabricAbsence() !== undefined || !canBeApart)('stages on two nod
       expect(notice).toMatchObject({ news: { provider: 'nothing', error: { code: 'E_STAGE_FABRIC' } } });
     }
     expect(await ask(pipelines)).toBe(expected);
+    // Nor did it break under the frames.
+    for (const worker of pipelines.workers.values())
+      expect(worker.lines.filter(({ msg }) => String(msg).includes('rma (tcp'))).toEqual([]);
   });
 });
 
