@@ -23,7 +23,7 @@ export function compileTransferLibrary(target: string, compiler: string): void {
  * @throws Error in the compiler's words
  */
 export function compileFabricLibrary(target: string, compiler: string, headers?: string): void {
-  const files = [...common, 'fabric.c', 'libfabric.c'];
+  const files = [...common, 'at-exit.c', 'fabric.c', 'libfabric.c'];
   // Behind the compiler's own: the C library's headers may lie in the same folder, and be of another version.
   const flags = headers === undefined ? options : [...options, '-idirafter', headers];
   // A library of its own before glibc 2.34.

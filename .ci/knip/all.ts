@@ -20,6 +20,7 @@ const config: KnipConfig = {
     'test/gateway/login/oidc-provider-process.mjs',
     'test/gateway/trace/salt-opener.ts',
     'test/ledger/writer.ts',
+    'test/native/fabric/left-open.ts',
     'test/slurm/write-golden.ts',
     'test/solver/routing/full-tree.ts',
     'test/write-long-suites.ts',

@@ -7,6 +7,7 @@
  * (FI_DELIVERY_COMPLETE), or after the end was closed, when nothing can be written any more.
  */
 #define _GNU_SOURCE
+#include "at-exit.h"
 #include "transfer.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -96,7 +97,7 @@ struct ht_fabric {
   char source[128];
   uint64_t keys[2];
   int pipe;
-  pthread_t thread;
+  struct ht_thread thread;
   struct ht_queue queue;
   struct fi_info *info;
   struct fid_fabric *fabric;
@@ -487,6 +488,12 @@ static int submit(struct ht_fabric *end, int64_t id, int kind, const struct ht_c
   return 0;
 }
 
+static void stop(void *of) {
+  struct ht_fabric *end = of;
+  ht_queue_stop(&end->queue);
+  wake(end);
+}
+
 /*
  * A thread with an end of its own; how opening it went is told as job 0. `source`: the address of an interface, or
  * empty. `keys`: two, random, by which memory can be written where the provider lets us choose them.
@@ -511,7 +518,10 @@ HT_API struct ht_fabric *ht_fabric_open(const char *provider, const char *source
   end->pipe = ends[1];
   const struct ht_copy none = {0, 0, 0};
   if (submit(end, 0, OPEN, &none, 0, 0, INT32_MAX)) goto failed;
-  if ((errno = pthread_create(&end->thread, NULL, run, end)) != 0) goto failed;
+  end->thread.stop = stop;
+  end->thread.of = end;
+  if ((errno = pthread_create(&end->thread.id, NULL, run, end)) != 0) goto failed;
+  ht_thread_runs(&end->thread);
   *completions = ends[0];
   return end;
 failed:
@@ -577,9 +587,9 @@ HT_API void ht_fabric_expect(struct ht_fabric *end, int32_t active) { end->expec
 
 /* Nothing is written to or from our memory after it. What waits is told as −ECANCELED. */
 HT_API void ht_fabric_close(struct ht_fabric *end) {
-  ht_queue_stop(&end->queue);
-  wake(end);
-  pthread_join(end->thread, NULL);
+  if (!ht_thread_is_ours(&end->thread)) return;
+  stop(end);
+  pthread_join(end->thread.id, NULL);
   close(end->pipe);
   free(end->probe);
   free(end);

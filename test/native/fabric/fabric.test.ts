@@ -1,5 +1,7 @@
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { afterEach, expect, it } from 'vitest';
+import { compiledFile } from '../../../host/programs.ts';
 import { FabricEnd, fabricAbsence, fabricVersion, probe_bytes } from '../../../native/fabric/fabric.ts';
 import type { MemoryCopy } from '../../../native/fabric/memory.ts';
 import { TestMemory } from './support.ts';
@@ -54,6 +56,14 @@ present.each(['tcp', 'shm'])('writes scattered pieces into a peer’s memory by 
         source.memory.view.subarray(from, from + bytes),
       ),
     ).toBe(0);
+});
+
+present('ends in order with a process that has left ends open in a thread', () => {
+  const program = compiledFile('test/native/fabric/left-open.js');
+  for (let count = 0; count < 3; count++) {
+    const { status, signal, stderr } = spawnSync(process.execPath, [program], { encoding: 'utf8' });
+    expect({ status, signal }, stderr).toEqual({ status: 0, signal: null });
+  }
 });
 
 present('refuses what lies outside either memory', async () => {
