@@ -2,7 +2,7 @@
  * Which test files run beside which. Most suites wait more than they compute: for a process to start, for Slurm to look
  * at its queue, for a pause that is the promise. So two lanes run side by side, each with several files at a time:
  *
- *     units and integration  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒  three files at a time
+ *     units and integration  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒  two files at a time, three where those are few
  *     end to end             ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒      two, each with a Slurm cluster (`test/cluster/shared.ts`)
  *     alone                                               ▒▒
  *
@@ -10,8 +10,11 @@
  * nothing beside it.
  */
 
-/** Files of a lane at a time. Lower: longer. Higher: suites wait for cores, and come near to their limits. */
-export const laneWorkers = { units: 3, end_to_end: 2 } as const;
+/**
+ * Files of a lane at a time. Lower: longer. Higher: suites wait for cores, and come near to their limits. Where few
+ * end-to-end suites run, that lane is over soon and leaves its cores to the other.
+ */
+export const laneWorkers = { units: 2, units_in_short_run: 3, end_to_end: 2 } as const;
 
 const stuck_thread =
   'a thread may stand twenty times as long as it ever did, so that one without a core for seconds may for minutes';
@@ -85,27 +88,22 @@ export const endToEndLane: Lane = {
 const ownProcess = 'test/{agent,conformance,failover,native}/**';
 const inSharedProcesses: Lane = {
   title: 'rooms',
-  options: [
-    `--maxWorkers=${laneWorkers.units}`,
-    '--no-isolate',
-    ...excluding([endToEnd, ownProcess, ...notBeside]),
-  ],
+  options: ['--no-isolate', ...excluding([endToEnd, ownProcess, ...notBeside])],
 };
 const inOwnProcesses: Lane = {
   title: 'engines',
-  options: [
-    `--maxWorkers=${laneWorkers.units}`,
-    ...excluding([endToEnd, 'test/!(agent|conformance|failover|native)/**', ...notBeside]),
-  ],
+  options: [...excluding([endToEnd, 'test/!(agent|conformance|failover|native)/**', ...notBeside])],
 };
 
 /** What runs side by side, but for these files; the lanes of one list run one after the other. */
-export function lanesSideBySide(leftOut: readonly string[]): Lane[][] {
-  const without = ({ title, options }: Lane): Lane => ({
+export function lanesSideBySide(leftOut: readonly string[], isShort: boolean): Lane[][] {
+  const workers = isShort ? laneWorkers.units_in_short_run : laneWorkers.units;
+  const without = ({ title, options }: Lane, ...more: string[]): Lane => ({
     title,
-    options: [...options, ...excluding(leftOut)],
+    options: [...options, ...more, ...excluding(leftOut)],
   });
-  return [[without(inSharedProcesses), without(inOwnProcesses)], [without(endToEndLane)]];
+  const units = [inSharedProcesses, inOwnProcesses].map((lane) => without(lane, `--maxWorkers=${workers}`));
+  return [units, [without(endToEndLane)]];
 }
 
 export type LaneKind = 'units' | 'end to end' | 'alone';

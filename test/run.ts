@@ -61,7 +61,9 @@ let report: TestReport;
 let stable: Set<string>;
 try {
   const alone = aloneOf(filters, leftOut);
-  const reports = (await Promise.all(lanesSideBySide(leftOut).map(oneAfterTheOther))).flat();
+  const reports = (
+    await Promise.all(lanesSideBySide(leftOut, extent === 'short').map(oneAfterTheOther))
+  ).flat();
   if (alone.length > 0) reports.push(await runVitest(laneAlone, alone));
   report = merged(reports);
   stable = await passAlone(report);

@@ -318,7 +318,8 @@ describe('a deployment on Slurm', () => {
       return { child, text: () => text, ended };
     };
     const { child, ended } = deploy();
-    await expect.poll(() => existsSync(flag), { timeout: 20_000 }).toBe(true);
+    // As long as any command may take that is typed here.
+    await expect.poll(() => existsSync(flag), { timeout: 60_000 }).toBe(true);
     child.kill('SIGKILL');
     expect(await ended).toBe('SIGKILL');
     expect(await queued('killed')).toEqual([]);
@@ -333,7 +334,7 @@ describe('a deployment on Slurm', () => {
     expect(readFileSync(flag, 'utf8')).toBe('\n');
     expect((await hpcserve('stop', 'killed', '--site', site)).code).toBe(0);
     expect(await queued('killed')).toEqual([]);
-  }, 150_000);
+  }, 200_000);
 
   it('takes back what was submitted when a later job of the same deployment is refused', async () => {
     // The second kind's limit is wrong only in Slurm's eyes.
