@@ -128,7 +128,7 @@ function extentWords(): string[] {
 
 function otherRuns(): string {
   const turns = Array.from({ length: turnCount }, (_, index) => index + 1);
-  const others = turns.filter((turn) => extent === 'short' || extent === 'all' || extent.turn !== turn);
+  const others = typeof extent === 'string' ? turns : turns.filter((turn) => turn !== extent.turn);
   return `others: npm test -- --turn ${others.join(' or ')}, or --all`;
 }
 

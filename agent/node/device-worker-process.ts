@@ -18,6 +18,7 @@ import type { GroupUnit } from './assign-devices.ts';
 import { cacheFolder } from './cache-folder.ts';
 import { Child, type ChildEnd } from './child.ts';
 import { environmentFor } from './device-visibility.ts';
+import { FrameNotices } from './frame-notices.ts';
 import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { ModelReports } from './model-reports.ts';
 import { nativeModel } from './native-model.ts';
@@ -68,8 +69,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   #kernels_left_out: readonly HpcserveError[] = [];
   /** What is less than it was to be, and takes nothing else away: the pool, the disk for KV. */
   readonly #lesser: HpcserveError[] = [];
-  /** By ring of a pipeline and provider of a fabric: what frames cannot take there. */
-  readonly #broken_fabrics = new Map<string, Map<string, HpcserveError>>();
+  readonly #frame_notices = new FrameNotices();
   stage_times: StageTimes | undefined;
   engine_version: string | undefined;
   moves: MovesReport | undefined;
@@ -118,8 +118,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   get notices(): readonly HpcserveError[] {
-    const fabrics = [...this.#broken_fabrics.values()].flatMap((providers) => [...providers.values()]);
-    return [...this.#kernels_left_out, ...this.#lesser, ...fabrics];
+    return [...this.#kernels_left_out, ...this.#lesser, ...this.#frame_notices.all];
   }
 
   #parking(): ParkingFolder | undefined {
@@ -138,20 +137,9 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   #noteFrames(news: WayNews): void {
-    const { ring, provider } = news;
-    const known = this.#broken_fabrics.get(ring);
-    if (news.type === 'way') {
-      // A ring that comes up begins anew.
-      const isOver = provider === undefined ? this.#broken_fabrics.delete(ring) : known?.delete(provider);
-      if (isOver) this.#context.onChange();
-      return;
-    }
-    const notice = HpcserveError.fromJSON(news.error);
-    const before = known?.get(news.provider);
-    this.#broken_fabrics.set(ring, (known ?? new Map()).set(news.provider, notice));
-    if (before?.toText() === notice.toText()) return;
-    this.#warn(notice);
-    this.#context.onChange();
+    const { changed, added } = this.#frame_notices.take(news);
+    if (added) this.#warn(added);
+    if (changed) this.#context.onChange();
   }
 
   #warn(notice: HpcserveError): void {
@@ -237,8 +225,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   /** Nothing of the model is needed here any more. */
   unload(name: string): void {
     this.#send({ type: 'unload', name });
-    // Rings that are left tell theirs again when they come up.
-    this.#broken_fabrics.clear();
+    this.#frame_notices.clear();
   }
 
   /** The model is loaded anew, as its unit says; one that has not come to itself loads what its group has by then. */

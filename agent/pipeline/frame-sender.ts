@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { failed_way_ms, meeting_ms } from '../transfer/limits.ts';
+import { meeting_ms } from '../transfer/limits.ts';
 import type { LentMemory } from '../transfer/messages.ts';
 import {
   becauseOf,
@@ -12,12 +12,10 @@ import {
 } from './fabric-frames.ts';
 import { type Frame, type FrameBytes, metaOf } from './frame.ts';
 import { takenMetaSchema } from './frame-room.ts';
+import { ProviderChoice } from './provider-choice.ts';
 import { type GreetingMeta, ringFrame } from './ring-frame.ts';
 import type { OwnNews } from './ring-messages.ts';
 import { FrameOutbox, mappedMetaSchema } from './shared-frames.ts';
-
-/** A provider that fails each time is not tried less often. Higher: less is tried in vain; lower: it is back sooner. */
-const failed_way_ms_max = 3_600_000;
 
 /** What is to be written to the connection, once it is ready and nothing is before it. */
 interface Outgoing {
@@ -33,12 +31,6 @@ interface Trial {
   outbox: FabricOutbox | undefined;
 }
 
-/** A provider that failed: left out until then; the next time twice as long. */
-interface Failed {
-  until_ms: number;
-  pause_ms: number;
-}
-
 /**
  * The end of a connection from which frames go to the stage behind, in order, each by the best way there is: memory
  * that both have mapped (one node), memory that the other lends (a fabric between nodes), or the connection itself.
@@ -48,8 +40,7 @@ export class FrameSender {
   readonly #fabrics: FabricPlace | undefined;
   readonly #tell: (news: OwnNews) => void;
   /** Those that both stages may use. */
-  readonly #providers: readonly string[];
-  readonly #failed = new Map<string, Failed>();
+  readonly #providers: ProviderChoice;
   #shared: FrameOutbox | undefined;
   #fabric: FabricOutbox | undefined;
   #trial: Trial | undefined;
@@ -67,7 +58,8 @@ export class FrameSender {
     this.#socket = socket;
     this.#fabrics = fabrics;
     this.#tell = tell;
-    this.#providers = usableFabrics(fabrics).filter((name) => greeting?.fabrics?.includes(name));
+    const both = usableFabrics(fabrics).filter((name) => greeting?.fabrics?.includes(name));
+    this.#providers = new ProviderChoice(both);
     if (greeting) this.#shared = FrameOutbox.open();
     if (this.#shared) socket.write(ringFrame('shared', this.#shared.told));
     else this.#try();
@@ -157,18 +149,17 @@ export class FrameSender {
     const { provider } = fabric;
     this.#tellBroken(provider, because);
     this.#write({ step: 'closed', provider });
-    this.#leaveOut(provider);
+    this.#providers.leaveOut(provider, performance.now());
     this.#try();
   }
 
   /** The best provider that has not just failed; where there is none, once one may be tried again. */
   #try(): void {
     const now_ms = performance.now();
-    const until_ms = (name: string): number => this.#failed.get(name)?.until_ms ?? 0;
-    const provider = this.#providers.find((name) => until_ms(name) <= now_ms);
+    const provider = this.#providers.next(now_ms);
     if (provider === undefined) {
-      const wait_ms = Math.min(...this.#providers.map(until_ms)) - now_ms;
-      if (Number.isFinite(wait_ms)) this.#again = setTimeout(() => this.#try(), wait_ms).unref();
+      const wait_ms = this.#providers.wait_ms(now_ms);
+      if (wait_ms !== undefined) this.#again = setTimeout(() => this.#try(), wait_ms).unref();
       return;
     }
     const timer = setTimeout(
@@ -218,15 +209,9 @@ export class FrameSender {
     // A node has one of those that it may have, as a rule.
     if (this.#fabrics!.are_named) {
       this.#tellBroken(provider, because);
-      this.#leaveOut(provider);
-    } else this.#failed.set(provider, { until_ms: Number.POSITIVE_INFINITY, pause_ms: failed_way_ms_max });
+      this.#providers.leaveOut(provider, performance.now());
+    } else this.#providers.giveUp(provider);
     this.#try();
-  }
-
-  #leaveOut(provider: string): void {
-    const before_ms = this.#failed.get(provider)?.pause_ms;
-    const pause_ms = before_ms === undefined ? failed_way_ms : Math.min(failed_way_ms_max, 2 * before_ms);
-    this.#failed.set(provider, { until_ms: performance.now() + pause_ms, pause_ms });
   }
 
   #leaveTrial(): void {
