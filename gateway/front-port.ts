@@ -6,7 +6,7 @@ import { moveIntoPlaceSync } from '../host/move.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import type { Accepting } from './client-servers.ts';
 import type { HolderLink } from './holder/holder-link.ts';
-import type { HeldName } from './holder/messages.ts';
+import type { Inherited } from './holder/messages.ts';
 import { type Listening, listen, startListening, type WantedAddress } from './listen.ts';
 import type { GatewayLog } from './log.ts';
 
@@ -17,7 +17,7 @@ export interface FrontPortOptions {
   /** Keeps the listening sockets when this process is killed; undefined where nobody does. */
   holder: HolderLink | undefined;
   /** Descriptors of listening sockets that the gateway before this one had. */
-  inherited: Partial<Record<HeldName, number>>;
+  inherited: Inherited;
 }
 
 /** Longest path of a unix socket, bytes: 107, less what stands behind it while it is made. */

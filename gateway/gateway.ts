@@ -34,7 +34,7 @@ import {
   openWaiting,
 } from './handler-parts.ts';
 import type { HolderLink } from './holder/holder-link.ts';
-import type { HeldName } from './holder/messages.ts';
+import type { Inherited } from './holder/messages.ts';
 import { KeptForKeys } from './kept/kept-for-keys.ts';
 import { adoptProviders } from './keys/adopt-providers.ts';
 import { KeyLimits } from './keys/key-limits.ts';
@@ -76,7 +76,7 @@ export interface GatewayOptions {
   /** The process that holds its listening sockets, where there is one. */
   holder?: HolderLink | undefined;
   /** Listening sockets that are there already. */
-  inherited?: Partial<Record<HeldName, number>>;
+  inherited?: Inherited;
 }
 
 /** What the parts of a gateway that starts have in common. */

@@ -8,7 +8,7 @@ import { readGatewayConfig } from './config.ts';
 import { type GatewayOptions, startGateway } from './gateway.ts';
 import { writeHolder } from './gateway-files.ts';
 import { HolderLink } from './holder/holder-link.ts';
-import { inheritOptions } from './holder/messages.ts';
+import { inheritArguments, inheritedOf } from './holder/messages.ts';
 import { workerOption } from './processes/messages.ts';
 import { runWorker } from './processes/run-worker.ts';
 
@@ -27,16 +27,10 @@ try {
       config: { type: 'string' },
       attached: { type: 'boolean' },
       [workerOption]: { type: 'string' },
-      [inheritOptions.port]: { type: 'string' },
-      [inheritOptions.socket]: { type: 'string' },
+      ...inheritArguments,
     },
   });
-  const fd = (text: unknown): number | undefined => (typeof text === 'string' ? Number(text) : undefined);
-  const inherited = {
-    port: fd(values[inheritOptions.port]),
-    socket: fd(values[inheritOptions.socket]),
-  };
-  if (values[workerOption] === undefined) await runPrimary({ ...values, inherited });
+  if (values[workerOption] === undefined) await runPrimary({ ...values, inherited: inheritedOf(values) });
   else runWorker(log);
 } catch (error) {
   fail(error);

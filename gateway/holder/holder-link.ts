@@ -3,7 +3,7 @@ import type { Server } from 'node:net';
 import { compiledFile } from '../../host/programs.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { GatewayLog } from '../log.ts';
-import { type HeldName, type HolderMessage, handleOf } from './messages.ts';
+import { type HeldName, type HolderMessage, handleOf, inheriting } from './messages.ts';
 
 const holderProgram = compiledFile('gateway/holder/main.js');
 /** Until another holder is tried where one ended at once, ms. Lower: the address is held again sooner. */
@@ -37,12 +37,14 @@ export class HolderLink {
 
   /** @returns undefined where this gateway was started without a holder */
   static ofParent(options: HolderLinkOptions): HolderLink | undefined {
-    return process.channel ? new HolderLink(options) : undefined;
+    return process.connected === undefined ? undefined : new HolderLink(options);
   }
 
   private constructor(options: HolderLinkOptions) {
     this.#options = options;
-    process.once('disconnect', () => this.#lost());
+    if (process.connected) process.once('disconnect', () => this.#lost());
+    // A holder that ended while this program was loaded has no event any more.
+    else setImmediate(() => this.#lost());
     process.channel?.unref();
   }
 
@@ -90,13 +92,16 @@ export class HolderLink {
 
   #replace(): void {
     const { config_file, log, onHeldBy } = this.#options;
+    const inherits = inheriting(
+      new Map([...this.#servers].map(([name, server]) => [name, handleOf(server)])),
+    );
     const child = spawn(
       process.execPath,
-      [...holderNodeOptions, holderProgram, '--config', config_file, '--adopt', String(process.pid)],
-      {
-        detached: true,
-        stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-      },
+      [
+        ...[...holderNodeOptions, holderProgram, '--config', config_file, '--adopt', String(process.pid)],
+        ...inherits.arguments,
+      ],
+      { detached: true, stdio: inherits.stdio },
     );
     const gone = (words: string): void => {
       if (this.#channel !== undefined && this.#channel !== child) return;
@@ -112,7 +117,6 @@ export class HolderLink {
     if (child.pid === undefined) return;
     this.#channel = child;
     child.channel?.unref();
-    for (const [name, server] of this.#servers) this.#send({ hold: name }, server);
     onHeldBy(child.pid);
   }
 }

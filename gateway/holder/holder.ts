@@ -1,12 +1,18 @@
 import { type ChildProcess, spawn } from 'node:child_process';
+import { closeSync } from 'node:fs';
 import { compiledFile } from '../../host/programs.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
-import { type HeldName, type HolderMessage, inheritOptions, type SocketHandle } from './messages.ts';
+import {
+  type HeldName,
+  type HolderMessage,
+  heldNames,
+  type Inherited,
+  inheriting,
+  type SocketHandle,
+} from './messages.ts';
 import { type AfterEnd, afterEnd } from './restart.ts';
 
 const gatewayProgram = compiledFile('gateway/main.js');
-/** The first descriptor of a child that is neither its input, output nor channel. */
-const firstInherited = 4;
 
 /** The gateway, as its parent or, where the parent was killed, as the child that took its place. */
 interface Gateway {
@@ -44,7 +50,7 @@ export class Holder {
   /** Starts the gateway; the sockets that are held are its own from the beginning. */
   start(): void {
     const { config_file, is_attached } = this.#options;
-    const held = [...this.#held];
+    const inherits = inheriting(this.#held);
     const child = spawn(
       process.execPath,
       [
@@ -52,9 +58,9 @@ export class Holder {
         gatewayProgram,
         ...['--config', config_file],
         ...(is_attached ? ['--attached'] : []),
-        ...held.flatMap(([name], index) => [`--${inheritOptions[name]}`, String(firstInherited + index)]),
+        ...inherits.arguments,
       ],
-      { stdio: ['ignore', 'inherit', 'inherit', 'ipc', ...held.map(([, { fd }]) => fd)] },
+      { stdio: inherits.stdio },
     );
     this.#follow({ kill: (signal) => child.kill(signal), began_ms: performance.now() }, child);
     child.once('error', (error) => {
@@ -69,14 +75,24 @@ export class Holder {
     });
   }
 
-  /** Takes the place of a holder that was killed, as a child of the gateway `pid`. */
-  adopt(pid: number): void {
+  /**
+   * Takes the place of a holder that was killed, as a child of the gateway `pid` that has its sockets already: one that
+   * came over the channel would be lost with a gateway that is killed before this process listens to it.
+   */
+  adopt(pid: number, inherited: Inherited): void {
     this.#has_listened = true;
+    for (const name of heldNames) {
+      const fd = inherited[name];
+      if (fd !== undefined) this.#hold(name, { fd, close: () => closeSync(fd) });
+    }
     this.#follow({ kill: (signal) => process.kill(pid, signal), began_ms: 0 }, process);
-    process.once('disconnect', () => {
+    const left = (): void => {
       if (!this.#is_told) this.#options.say('warn', 'the gateway ended');
       this.#ended(1);
-    });
+    };
+    // A channel that ended while this program was loaded has no event any more.
+    if (process.connected) process.once('disconnect', left);
+    else left();
   }
 
   /** The gateway is no longer meant to run: the address is free from now on, and answers may end. */
