@@ -103,7 +103,7 @@ export class Desk {
     const closings = this.#closings;
     this.#closings = [];
     for (const [index, record] of records.entries()) {
-      const [held, charged, computes, model] = closings[index]!;
+      const [held, charged, computes, model, service] = closings[index]!;
       const charge = this.#charges.get(charged) ?? new DeviceCharge();
       if (this.#charges.delete(charged)) {
         charge.end();
@@ -111,7 +111,14 @@ export class Desk {
       }
       const reservation = this.#reservation(held);
       const demanded = model === null ? undefined : this.#ended(model);
-      const closed = { record, reservation, charge, computes: computes === 1, demanded };
+      const closed = {
+        record,
+        reservation,
+        charge,
+        computes: computes === 1,
+        demanded,
+        service: service ?? undefined,
+      };
       this.#services.accounts.close(closed, (error) => this.#safe(error));
     }
   }

@@ -11,6 +11,7 @@ import type { SessionRecord } from '../../spec/session-record.ts';
 import type { GatewayConfig } from '../../spec/state-layout.ts';
 import type { GatewayTimes } from '../gateway-times.ts';
 import type { RatesLeft } from '../keys/rate-fields.ts';
+import type { ServiceTime } from '../routing/service-times.ts';
 import type { ModelMeasures } from './told-measures.ts';
 
 /** Option of the gateway's program with which it is a worker: its number, from 1. */
@@ -47,7 +48,13 @@ export interface WorkerStart {
 }
 
 /** A request whose outcome is decided; its record is in the line behind. Numbers are the worker's own, 0 for none. */
-export type Closing = [reservation: number, charge: number, computes: 0 | 1, demanded: string | null];
+export type Closing = [
+  reservation: number,
+  charge: number,
+  computes: 0 | 1,
+  demanded: string | null,
+  service: ServiceTime | null,
+];
 
 export type MetricsJson = MetricObjectWithValues<MetricValue<string>>[];
 

@@ -57,10 +57,17 @@ export class RemoteAccounts implements RequestAccounts {
     return new RemoteCharge(this.#pipe, () => ++this.#charges);
   }
 
-  close({ record, reservation, charge, computes, demanded }: ClosedRequest, committed: Committed): void {
+  close(closed: ClosedRequest, committed: Committed): void {
+    const { record, reservation, charge, computes, demanded, service } = closed;
     if (reservation) reservation.settled = true;
     const held = (reservation as RemoteReservation | undefined)?.number ?? 0;
-    this.#closings.push([held, (charge as RemoteCharge).number, computes ? 1 : 0, demanded ?? null]);
+    this.#closings.push([
+      held,
+      (charge as RemoteCharge).number,
+      computes ? 1 : 0,
+      demanded ?? null,
+      service ?? null,
+    ]);
     this.#records.push(record);
     this.#waiting.push(committed);
     this.#pipe.schedule();

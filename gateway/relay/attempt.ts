@@ -1,9 +1,11 @@
 import type { HttpAnswerHead } from '../../host/http-answer-parser.ts';
 import { requestsAt } from '../../solver/routing/candidate.ts';
+import { durationsTaken } from '../../solver/routing/service-time.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
 import { headers, type MovedAnswer } from '../../spec/wire.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
+import type { ServiceTime } from '../routing/service-times.ts';
 import type { SessionLink } from '../session-link.ts';
 import type { AttemptSpans } from '../telemetry/request-spans.ts';
 import type { AnswerReceiver } from '../upstream/connection.ts';
@@ -71,6 +73,9 @@ export class Attempt implements AnswerReceiver {
   readonly #onResult: (result: AttemptResult) => void;
   #call: Call | undefined;
   readonly #goOn = (): void => this.#call?.resume();
+  #dispatched_ms = 0;
+  /** See `durationsTaken`. */
+  #durations = 1;
   #released = false;
   /** It has ended or was cancelled: whatever still comes is of no use. */
   #over = false;
@@ -99,9 +104,28 @@ export class Attempt implements AnswerReceiver {
     const body = continues?.request.body ?? bodyFor(of.parsed, link.facts.engine);
     // Another gateway may have filled the batch since the replica last said how full it is.
     this.#atOnce = !may_wait && !continues && hasFreePlace(replica);
+    this.#dispatched_ms = performance.now();
+    this.#durations = durationsTaken(requestsAt(replica), replica.max_sequences);
     replica.unreported++;
     const path = continues?.request.path ?? of.endpoint.path;
     this.#call = link.requests.send(requestHead(this.#task, path, body, this.#atOnce), body, this);
+  }
+
+  /**
+   * How long the replica worked for it, without its wait behind others there; undefined where another one did some of
+   * it.
+   *
+   * @param ttft_ms of the answer, since the request arrived
+   */
+  service(ttft_ms: number | undefined): ServiceTime | undefined {
+    if (this.#task.continues) return undefined;
+    const arrived_ms = this.#task.of.began_ms;
+    return {
+      duration_ms: (performance.now() - this.#dispatched_ms) / this.#durations,
+      // How much of it was waiting is not known.
+      ttft_ms:
+        ttft_ms === undefined || this.#durations > 1 ? undefined : arrived_ms + ttft_ms - this.#dispatched_ms,
+    };
   }
 
   /** Gives it up without a result. */

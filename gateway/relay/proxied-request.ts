@@ -495,6 +495,7 @@ export class ProxiedRequest {
       charge: this.#charge,
       computes: endpoint.computes,
       demanded: this.#demanded,
+      service: this.#attempt?.service(record.ttft_ms),
     };
     this.#services.accounts.close(closed, (error) => {
       const { response } = this.#of;

@@ -2,7 +2,7 @@ import type { Ledger, RequestRecord } from '../../ledger/index.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { KeyLimits, Reservation } from '../keys/key-limits.ts';
 import type { GatewayMetrics } from '../metrics.ts';
-import type { ServiceTimes } from '../routing/service-times.ts';
+import type { ServiceTime, ServiceTimes } from '../routing/service-times.ts';
 import type { DemandMeter } from '../workload/demand-meter.ts';
 import type { WorkloadMeter } from '../workload/workload-meter.ts';
 import { type Charge, DeviceCharge } from './device-charge.ts';
@@ -18,6 +18,8 @@ export interface ClosedRequest {
   computes: boolean;
   /** The model it counts for as demand, where it does. */
   demanded: string | undefined;
+  /** Undefined where no replica did all of the work. */
+  service: ServiceTime | undefined;
 }
 
 /** Runs when the record is safe, or could not be written. */
@@ -54,22 +56,23 @@ export class OwnAccounts implements RequestAccounts {
     return new DeviceCharge();
   }
 
-  close({ record, reservation, computes, demanded }: ClosedRequest, committed: Committed): void {
+  close(closed: ClosedRequest, committed: Committed): void {
+    const { record, reservation, computes, demanded, service } = closed;
     const { ledger, metrics, keyLimits, demand } = this.#services;
     metrics.answered(record);
-    if (computes) this.#note(record);
+    if (computes) this.#note(record, service);
     if (demanded !== undefined) demand.ended(demanded);
     keyLimits.settle(reservation, record);
     ledger.record(record, committed);
   }
 
   /** How long a model takes, and how long its answers are, from an answer that its devices computed. */
-  #note(record: RequestRecord): void {
+  #note(record: RequestRecord, service: ServiceTime | undefined): void {
     const { serviceTimes, workload, demand, onMeasured } = this.#services;
     const { served_model, status } = record;
     if (served_model === undefined) return;
     if (status < 300) {
-      serviceTimes.answered(served_model, record);
+      if (service) serviceTimes.answered(served_model, record, service);
       workload.answered(served_model, record);
       demand.answered(served_model, record);
       onMeasured?.(served_model);

@@ -5,30 +5,44 @@ const unknown_s = 10;
 
 /** Moving averages over the answers of one model, seconds. */
 export interface AnswerMeans {
+  /** As `ServiceTime.duration_ms`. */
   duration_s: number;
-  /** Of streams: until the first byte, and between two tokens. */
+  /** Of streams: until the first byte where nothing had to be waited for, and between two tokens. */
   ttft_s?: number;
   tpot_s?: number;
 }
 
-export interface TimedAnswer {
+/** How long a replica worked for one answer. */
+export interface ServiceTime {
+  /** From when it had a place in its batch until its end: what is before that is waiting, whoever has caused it. */
+  duration_ms: number;
+  /** Until the first byte; undefined where the request had to wait, or came to no answer. */
+  ttft_ms: number | undefined;
+}
+
+/** What else counts of an answer, as the ledger has it. */
+interface TimedAnswer {
   duration_ms: number;
   stream: boolean;
   ttft_ms?: number | undefined;
   completion_tokens?: number | undefined;
 }
 
-/** How long answers of each model take from arrival to end, and how fast their tokens come. */
+/**
+ * How long replicas of each model work for an answer, and how fast its tokens come. Waiting is no part of it: queues
+ * are foretold from it, and would grow shorter the longer they are.
+ */
 export class ServiceTimes {
   readonly #means = new Map<string, AnswerMeans>();
 
-  answered(model: string, answer: TimedAnswer): void {
+  answered(model: string, answer: TimedAnswer, service: ServiceTime): void {
     const { duration_ms, stream, ttft_ms, completion_tokens } = answer;
-    const means = this.#means.get(model) ?? { duration_s: duration_ms / 1000 };
+    const service_s = service.duration_ms / 1000;
+    const means = this.#means.get(model) ?? { duration_s: service_s };
     this.#means.set(model, means);
-    means.duration_s += weight * (duration_ms / 1000 - means.duration_s);
+    means.duration_s = moved(means.duration_s, service_s);
     if (!stream || ttft_ms === undefined) return;
-    means.ttft_s = moved(means.ttft_s, ttft_ms / 1000);
+    if (service.ttft_ms !== undefined) means.ttft_s = moved(means.ttft_s, service.ttft_ms / 1000);
     if (completion_tokens === undefined || completion_tokens < 2) return;
     means.tpot_s = moved(means.tpot_s, (duration_ms - ttft_ms) / 1000 / (completion_tokens - 1));
   }
@@ -47,7 +61,7 @@ export class ServiceTimes {
     return this.#means.keys();
   }
 
-  /** Mean duration of an answer, seconds. */
+  /** Mean time that a replica works for an answer, seconds. */
   of(model: string): number {
     return this.#means.get(model)?.duration_s ?? unknown_s;
   }
