@@ -178,7 +178,7 @@ async function openRecords(start: Start) {
   const kept = parts.add(new KeptForKeys(config, log), (part) => part.close());
   const workload = parts.add(new WorkloadMeter(gateway_folder, log), (meter) => meter.close());
   const serviceTimes = new ServiceTimes();
-  const demand = new DemandMeter(gateway_folder, log, (model) => serviceTimes.measured(model)?.ttft_s);
+  const demand = new DemandMeter(gateway_folder, log, (model) => serviceTimes.clientTtft_s(model));
   parts.add(demand, () => demand.close());
   return { ledger, keys, keyLimits, kept, workload, serviceTimes, demand };
 }

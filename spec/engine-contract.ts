@@ -221,6 +221,8 @@ export interface StageTime {
   end: number;
   /** Mean over the last batches; 0 before the first. */
   computed_us: number;
+  /** Of some batches what each operator took, on average; absent until it was measured. */
+  operators_us?: readonly number[] | undefined;
   /**
    * Batches that lie before the stage while it computes others, on average over the last ones; agents of earlier
    * versions do not say.

@@ -43,6 +43,15 @@ export interface PlacementModel {
   seen?: EngineSeen[];
 }
 
+/** What a batch takes at one stage of a pipeline, operators [begin, end). */
+export interface StageSeen {
+  begin: number;
+  end: number;
+  compute_s: number;
+  /** Of each operator, where they were measured; they add up to `compute_s`. */
+  operators_s?: number[];
+}
+
 /** Limits and needs of an engine that runs, and where it does. */
 export interface EngineSeen {
   node_kind: string;
@@ -53,8 +62,8 @@ export interface EngineSeen {
   kv_tokens?: number;
   /** On CPUs: what its processes take for each device beside weights and KV, as they began to serve. */
   programs_bytes?: number;
-  /** Of a pipeline of the native engine: what a batch takes at each stage, operators [begin, end), on average. */
-  stages?: { begin: number; end: number; compute_s: number }[];
+  /** Of a pipeline of the native engine: on average. */
+  stages?: StageSeen[];
   /** Of a model whose weights are streamed: what its device reads of host memory. */
   link_bytes_per_s?: number;
 }

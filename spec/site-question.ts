@@ -48,7 +48,16 @@ const placementModelSchema = z.strictObject({
         max_sequences: count.optional(),
         kv_tokens: count.optional(),
         programs_bytes: number.optional(),
-        stages: z.array(z.strictObject({ begin: count, end: count, compute_s: number })).optional(),
+        stages: z
+          .array(
+            z.strictObject({
+              begin: count,
+              end: count,
+              compute_s: number,
+              operators_s: z.array(number).optional(),
+            }),
+          )
+          .optional(),
       }),
     )
     .optional(),

@@ -36,6 +36,13 @@ export interface GraphPort {
   clear(tensor: Pointer, bytes: number): void;
   /** @throws HpcserveError E_ENGINE_COMPUTE */
   run(): void;
+  /**
+   * Runs as `run` does, with the same results, and measures its parts one by one.
+   * @param ends the last node of each part, see `cutBehind`
+   * @returns seconds of each part; undefined, and nothing was run: something else than the device computes some of it
+   * @throws HpcserveError E_ENGINE_COMPUTE
+   */
+  runMeasured(ends: readonly Pointer[]): number[] | undefined;
   /** The graph is not run any more. */
   free(): void;
 }

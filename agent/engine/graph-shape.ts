@@ -59,6 +59,8 @@ export interface BuiltGraph {
   memory: GraphMemory;
   graph: Pointer;
   shape: GraphShape;
+  /** What leaves each operator that is computed, in their order. */
+  operator_ends: Pointer[];
   inputs: {
     tokens?: Pointer;
     hidden?: Pointer;

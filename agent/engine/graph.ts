@@ -71,6 +71,7 @@ class GraphBuilder {
       memory,
       graph: parts.ggml.ggml_new_graph_custom(memory.context, count, false)!,
       shape,
+      operator_ends: [],
       inputs: { segments: [] },
       kvViews: [],
       keyExtents: shape.segments.map(() => []),
@@ -103,6 +104,7 @@ class GraphBuilder {
         hidden = this.#feedForward(hidden!, plan.layers.get(operator.layer)!);
       else if (operator.kind === 'output') this.#output(hidden!);
       else hidden = this.#half(hidden!, operator.kind, plan.layers.get(operator.layer)!);
+      this.#built.operator_ends.push(hidden!);
     }
     if (!hasOutput) this.#result('hidden', hidden!);
     return this.#built;

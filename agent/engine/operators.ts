@@ -25,6 +25,11 @@ export interface StageRange {
   end: number;
 }
 
+/** So many operators does a model have that is cut between them. */
+export function operatorCount(n_layer: number): number {
+  return 2 * n_layer + 2;
+}
+
 /** Every operator of a model, in the order of computation: 2 × n_layer + 2 of them. */
 export function enumerateOperators(n_layer: number): Operator[] {
   const operators: Operator[] = [{ kind: 'embedding' }];

@@ -21,6 +21,8 @@ export interface StageBatch {
   hidden?: Float32Array;
   /** For a stage that begins with experts. */
   mixture?: MixtureRows;
+  /** Measures what each operator takes: on devices other than CPUs it is computed twice. */
+  measured?: boolean;
 }
 
 /** What goes from a router to the experts of its layer. */
@@ -55,4 +57,6 @@ export interface StageResult {
   hidden: Float32Array;
   /** Of a stage that ends behind a router, for the rows of `hidden`. */
   routing?: Routing;
+  /** Of a measured batch, by the stage's operators; absent where it computed less than all, or they are no parts. */
+  operators_s?: readonly number[];
 }

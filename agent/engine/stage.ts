@@ -192,13 +192,14 @@ export class Stage {
     const shape = this.#shape(batch.segments, order);
     const graph = this.#graph(shape);
     this.#fill(graph, batch, order);
-    graph.port.run();
+    const operators_s = batch.measured ? this.#runMeasured(graph) : graph.port.run();
     this.#requireNumbers(graph, order, shape);
     const result: StageResult = {
       first_row: order.first_row,
       logits: graph.logitsOut,
       hidden: graph.hiddenOut,
     };
+    if (operators_s) result.operators_s = operators_s;
     const { routingOut } = graph;
     if (routingOut) {
       const narrowed = shape.last_rows_only;
@@ -206,6 +207,13 @@ export class Stage {
       result.routing = { ...routingOut, rows, narrowed };
     }
     return result;
+  }
+
+  #runMeasured({ port, operator_ends }: KeptGraph): readonly number[] | undefined {
+    const parts_s = operator_ends.length === this.operators.length && port.runMeasured(operator_ends);
+    if (parts_s) return parts_s;
+    port.run();
+    return undefined;
   }
 
   /**

@@ -23,11 +23,23 @@ export function areNews(told: StageTimes | undefined, now: StageTimes | undefine
   return Object.entries(now).some(([model, stages]) => {
     const before = told?.[model];
     if (before?.length !== stages.length) return true;
-    return stages.some(({ begin, end, computed_us, waiting = 0 }, index) => {
+    return stages.some(({ begin, end, computed_us, operators_us, waiting = 0 }, index) => {
       const other = before[index]!;
       if (other.begin !== begin || other.end !== end) return true;
+      if (haveMoved(other.operators_us, operators_us)) return true;
       if (Math.abs(waiting - (other.waiting ?? 0)) >= news_batches) return true;
       return Math.abs(computed_us - other.computed_us) > news_share * other.computed_us;
     });
   });
+}
+
+/** So much of a stage's time lies at other operators than was told. */
+function haveMoved(told: readonly number[] | undefined, now: readonly number[] | undefined): boolean {
+  if (now === undefined) return false;
+  if (told === undefined) return true;
+  const sum = (times_us: readonly number[]): number => times_us.reduce((all, us) => all + us, 0);
+  const [told_us, now_us] = [sum(told), sum(now)];
+  const moved = now.reduce((all, us, index) => all + Math.abs(us / now_us - told[index]! / told_us), 0);
+  // What one has less, others have more.
+  return moved / 2 > news_share / 2;
 }

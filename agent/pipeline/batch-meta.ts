@@ -30,6 +30,8 @@ const times_bytes = 12;
 export interface BatchMeta {
   /** Of each stage, in their order; each fills its own in. */
   times_us: StageTimes[];
+  /** Of each operator of the model, which its stage fills in; empty where none of them is to be measured. */
+  operators_us: number[];
   /** See `BatchOutputs`; stages add to it. */
   damaged: number[];
   commands: KvCommand[];
@@ -44,9 +46,10 @@ const flags = { logits: 1, embeds: 2, samples: 4, sampling: 8, prompt: 16 } as c
 const segment_bytes_min = 17;
 const no_logprobs = -1;
 
-export function encodeBatchMeta({ times_us, damaged: ids, commands, segments }: BatchMeta): Uint8Array {
+export function encodeBatchMeta(batch: BatchMeta): Uint8Array {
+  const { times_us, operators_us, damaged: ids, commands, segments } = batch;
   const writer = new ByteWriter();
-  writeTimesOf(writer, times_us);
+  writeTimesOf(writer, times_us, operators_us);
   writer.u32(ids.length);
   for (const id of ids) writer.f64(id);
   writer.u32(commands.length);
@@ -61,12 +64,12 @@ export function decodeBatchMeta(meta: Uint8Array): BatchMeta {
   const reader = new ByteReader(meta);
   const many = <T>(item_bytes_min: number, read: () => T): T[] =>
     Array.from({ length: reader.count(item_bytes_min) }, read);
-  const times_us = readTimes(reader);
+  const times = readTimes(reader);
   const ids = many(8, () => reader.f64());
   const commands = many(9, () => readCommand(reader));
   const segments = many(segment_bytes_min, () => readSegment(reader));
   if (!reader.ended) throw damaged('something follows its segments');
-  return { times_us, damaged: ids, commands, segments };
+  return { ...times, damaged: ids, commands, segments };
 }
 
 /** Writes the times of a stage into the meta of a batch that goes on. */
@@ -76,14 +79,39 @@ export function writeTimes(meta: Uint8Array, stage: number, times: StageTimes): 
     view.setUint32(4 + times_bytes * stage + 4 * index, time, true);
 }
 
-export function writeTimesOf(writer: ByteWriter, times_us: readonly StageTimes[]): void {
-  writer.u32(times_us.length);
-  for (const times of times_us) for (const time of times) writer.u32(time);
+/**
+ * The same with what its operators took.
+ * @param stages of the pipeline
+ * @param begin number of the first of them in the model
+ */
+export function writeOperators(
+  meta: Uint8Array,
+  stages: number,
+  begin: number,
+  operators_us: readonly number[],
+): void {
+  const view = new DataView(meta.buffer, meta.byteOffset);
+  const first = 4 + times_bytes * stages + 4;
+  for (const [index, time] of operators_us.entries()) view.setUint32(first + 4 * (begin + index), time, true);
 }
 
-export function readTimes(reader: ByteReader): StageTimes[] {
+export function writeTimesOf(
+  writer: ByteWriter,
+  times_us: readonly StageTimes[],
+  operators_us: readonly number[],
+): void {
+  writer.u32(times_us.length);
+  for (const times of times_us) for (const time of times) writer.u32(time);
+  writer.u32(operators_us.length);
+  for (const time of operators_us) writer.u32(time);
+}
+
+export function readTimes(reader: ByteReader): Pick<BatchMeta, 'times_us' | 'operators_us'> {
   const times = (): StageTimes => [reader.u32(), reader.u32(), reader.u32()];
-  return Array.from({ length: reader.count(times_bytes) }, times);
+  return {
+    times_us: Array.from({ length: reader.count(times_bytes) }, times),
+    operators_us: Array.from({ length: reader.count(4) }, () => reader.u32()),
+  };
 }
 
 function writeCommand(writer: ByteWriter, command: KvCommand): void {

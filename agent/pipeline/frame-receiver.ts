@@ -7,27 +7,43 @@ import {
   fabricMetaSchema,
   usableFabrics,
 } from './fabric-frames.ts';
-import { damaged, decodeFrame, type FrameBytes, kindOf, metaOf } from './frame.ts';
+import { fabricNotice } from './fabric-notice.ts';
+import { damaged, decodeFrame, type FrameBytes, kindOf, metaOf, noteChecked } from './frame.ts';
 import { parcelMetaSchema } from './frame-room.ts';
+import type { ProviderChoice } from './provider-choice.ts';
 import { type GreetingMeta, ringFrame } from './ring-frame.ts';
+import type { OwnNews } from './ring-messages.ts';
 import { FrameInbox, sharedMetaSchema } from './shared-frames.ts';
 
 /** The end of a connection to which frames come from the stage before, whichever way they take (`FrameSender`). */
 export class FrameReceiver {
   readonly #socket: Socket;
   readonly #fabrics: FabricPlace | undefined;
+  readonly #damaging: ProviderChoice;
+  readonly #tell: (news: OwnNews) => void;
   #shared: FrameInbox | undefined;
   #fabric: FabricInbox | undefined;
   /** Counts what was asked for: of two, the later one is meant. */
   #asked = 0;
   #closed = false;
 
-  constructor(socket: Socket, fabrics: FabricPlace | undefined) {
+  /** @param damaging of `usableFabrics`; it outlives the connection */
+  constructor(
+    socket: Socket,
+    fabrics: FabricPlace | undefined,
+    damaging: ProviderChoice,
+    tell: (news: OwnNews) => void,
+  ) {
     this.#socket = socket;
     this.#fabrics = fabrics;
+    this.#damaging = damaging;
+    this.#tell = tell;
     const greeting: GreetingMeta = { shares: true };
-    const usable = usableFabrics(fabrics);
+    const usable = damaging.all(performance.now());
     if (usable.length > 0) greeting.fabrics = usable;
+    tell({ type: 'way', way: 'connection' });
+    for (const provider of usableFabrics(fabrics))
+      if (!usable.includes(provider)) this.#tellDamaging(provider);
     socket.write(ringFrame('alive', greeting));
   }
 
@@ -74,8 +90,26 @@ export class FrameReceiver {
     const inbox = this.#shared ?? this.#fabric;
     if (!inbox) throw damaged('a parcel came where no memory is shared');
     const frame = inbox.take(parcel);
+    if (inbox === this.#fabric) this.#requireWhole(inbox, frame);
     this.#socket.write(ringFrame('taken', { end: parcel.end }));
     return frame;
+  }
+
+  /** Here, where it is known how it came: a fabric that damages frames is offered to nobody for a while. */
+  #requireWhole({ provider }: FabricInbox, frame: FrameBytes): void {
+    try {
+      decodeFrame(frame);
+    } catch (error) {
+      this.#damaging.leaveOut(provider, performance.now());
+      this.#tellDamaging(provider);
+      throw error;
+    }
+    noteChecked(frame);
+  }
+
+  #tellDamaging(provider: string): void {
+    const because = 'a frame came with other bytes than were sent';
+    this.#tell(fabricNotice(provider, 'from the stage before', because));
   }
 
   #said(meta: FabricMeta): void {
@@ -88,7 +122,7 @@ export class FrameReceiver {
     this.#leaveFabric();
     const asked = this.#asked;
     try {
-      if (!usableFabrics(this.#fabrics).includes(provider))
+      if (!this.#damaging.all(performance.now()).includes(provider))
         throw new Error(`the provider ${provider} is not used here`);
       const inbox = await FabricInbox.open(provider, this.#fabrics!.host);
       if (this.#closed || asked !== this.#asked) {

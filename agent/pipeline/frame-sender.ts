@@ -1,5 +1,4 @@
 import type { Socket } from 'node:net';
-import { HpcserveError } from '../../spec/errors/error.ts';
 import { meeting_ms } from '../transfer/limits.ts';
 import type { LentMemory } from '../transfer/messages.ts';
 import {
@@ -10,6 +9,7 @@ import {
   fabricMetaSchema,
   usableFabrics,
 } from './fabric-frames.ts';
+import { fabricNotice } from './fabric-notice.ts';
 import { type Frame, type FrameBytes, metaOf } from './frame.ts';
 import { takenMetaSchema } from './frame-room.ts';
 import { ProviderChoice } from './provider-choice.ts';
@@ -226,8 +226,6 @@ export class FrameSender {
   }
 
   #tellBroken(provider: string, because: string): void {
-    const what = `frames of a pipeline cannot travel by rma (${provider}) to the stage behind`;
-    const notice = new HpcserveError('E_STAGE_FABRIC', { what, because, details: { provider } });
-    this.#tell({ type: 'notice', provider, error: notice.toJSON() });
+    this.#tell(fabricNotice(provider, 'to the stage behind', because));
   }
 }

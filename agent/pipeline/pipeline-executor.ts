@@ -4,12 +4,14 @@ import type { BatchExecutor, BatchOutputs } from '../engine/batch-executor.ts';
 import { firstRows } from '../engine/committed-kv.ts';
 import { batchTokens, type PlannedSequence } from '../engine/iteration-batch.ts';
 import type { KvStorage } from '../engine/kv-storage.ts';
+import { operatorCount } from '../engine/operators.ts';
 import { readSegment } from '../engine/segment-output.ts';
 import type { Stage } from '../engine/stage.ts';
 import type { StageResult } from '../engine/stage-batch.ts';
 import { encodeBatchMeta, type KvCommand, type StageTimes, writeTimes } from './batch-meta.ts';
 import { allocateFrame, damaged, decodeFrame, type Frame, metaOf, sealFrame } from './frame.ts';
 import { StageKv } from './kv-commands.ts';
+import { areOperatorsMeasured, inMicroseconds, withMeasured } from './operator-times.ts';
 import { decodeResult } from './result-meta.ts';
 import type { SortedPort } from './sorted-port.ts';
 import { failedMetaSchema, type StageFacts } from './stage-facts.ts';
@@ -25,6 +27,8 @@ export interface StageLoad extends StageFacts {
   waited_us: number;
   /** The same, that batches lay before it while it computed others; at the coordinator's, results did. */
   queued_us: number;
+  /** Means of what each of its operators takes; empty until they were measured. */
+  operators_us: readonly number[];
   /** So many batches lie before it, on average (Little's law): one comes every `computed_us` and `waited_us`. */
   waiting: number;
 }
@@ -68,6 +72,7 @@ export class PipelineExecutor implements BatchExecutor {
       computed_us: 0,
       waited_us: 0,
       queued_us: 0,
+      operators_us: [],
       waiting: 0,
     }));
     this.depth = stages.length;
@@ -90,24 +95,31 @@ export class PipelineExecutor implements BatchExecutor {
 
   submit(batch: readonly PlannedSequence[]): void {
     const began_ms = performance.now();
+    const number = ++this.#submitted;
+    const measured = areOperatorsMeasured(number);
     const segments = batch.map(({ segment }) => segment);
-    const result = batch.length > 0 ? this.stage.run({ segments, tokens: batchTokens(batch) }) : undefined;
+    const result =
+      batch.length > 0 ? this.stage.run({ segments, tokens: batchTokens(batch), measured }) : undefined;
+    const own_us = inMicroseconds(result?.operators_s ?? []);
     const port = this.port;
     if (!port) {
       this.#commands = [];
       this.#alone.push({ batch, result });
-      this.#observe(0, [elapsed_us(began_ms), this.#waited_us(began_ms), 0]);
+      this.#observe(0, [elapsed_us(began_ms), this.#waited_us(began_ms), 0], own_us);
       return;
     }
+    const operators_us = new Array<number>(measured ? operatorCount(this.model.n_layer) : 0).fill(0);
+    for (const [index, us] of own_us.entries()) operators_us[index] = us;
     const meta = encodeBatchMeta({
       times_us: this.stages.map(() => [0, 0, 0]),
+      operators_us,
       damaged: [],
       commands: this.#commands,
       segments: [...batch],
     });
     this.#commands = [];
     const floats = segments.reduce((sum, { rows }) => sum + rows, 0) * this.model.n_embd;
-    const header = { kind: 'batch', epoch: this.epoch, number: ++this.#submitted } as const;
+    const header = { kind: 'batch', epoch: this.epoch, number } as const;
     const frame = allocateFrame(header, meta, floats);
     if (result) frame.payload.set(result.hidden.subarray(0, floats));
     const waited_us = this.#waited_us(began_ms);
@@ -126,10 +138,13 @@ export class PipelineExecutor implements BatchExecutor {
       if (frame.kind !== 'result' || frame.number !== this.#collected + 1)
         throw damaged(`a ${frame.kind} of number ${frame.number} came for number ${this.#collected + 1}`);
       this.#collected++;
-      const { times_us, ...outputs } = decodeResult(frame.meta, frame.payload);
+      const { times_us, operators_us, ...outputs } = decodeResult(frame.meta, frame.payload);
       // Its sequences are computed here next: what lies before the first stage is results.
       if (times_us[0]) times_us[0][2] = Math.round(1000 * (monotonic_ms() - port.came_ms));
-      for (const [stage, times] of times_us.entries()) this.#observe(stage, times);
+      for (const [stage, times] of times_us.entries()) {
+        const { begin = 0, end = 0 } = this.stages[stage] ?? {};
+        this.#observe(stage, times, operators_us.slice(begin, end));
+      }
       return outputs;
     }
   }
@@ -192,11 +207,15 @@ export class PipelineExecutor implements BatchExecutor {
     return waited_us;
   }
 
-  #observe(stage: number, [computed_us, waited_us, queued_us]: StageTimes): void {
+  #observe(stage: number, times: StageTimes, operators_us: readonly number[]): void {
+    const [computed_us, waited_us, queued_us] = times;
     const load = this.stages[stage];
     if (!load) return;
+    load.operators_us = withMeasured(load.operators_us, operators_us);
     const share = load.computed_us === 0 ? 1 : mean_share;
-    load.computed_us += share * (computed_us - load.computed_us);
+    // Devices compute a measured batch twice.
+    const computed_share = load.computed_us > 0 && operators_us.length > 0 ? 0 : share;
+    load.computed_us += computed_share * (computed_us - load.computed_us);
     load.waited_us += share * (waited_us - load.waited_us);
     load.queued_us += share * (queued_us - load.queued_us);
     load.waiting = load.queued_us / Math.max(1, load.computed_us + load.waited_us);

@@ -13,6 +13,7 @@ import {
   decodeBatchMeta,
   encodeBatchMeta,
   type StageTimes,
+  writeOperators,
   writeTimes,
 } from './batch-meta.ts';
 import {
@@ -27,6 +28,7 @@ import {
   sealFrame,
 } from './frame.ts';
 import { StageKv } from './kv-commands.ts';
+import { inMicroseconds } from './operator-times.ts';
 import { encodeResult } from './result-meta.ts';
 import { beginMetaSchema, type failedMetaSchema, openMetaSchema, type StageFacts } from './stage-facts.ts';
 
@@ -174,7 +176,7 @@ export class PipelineStage {
       : this.#onward(frame, meta, result, times);
   }
 
-  #run({ segments }: BatchMeta, hidden: Float32Array): StageResult {
+  #run({ segments, operators_us }: BatchMeta, hidden: Float32Array): StageResult {
     const { n_embd } = this.stage.model;
     const n_blocks = this.stage.kv.storage.slab_rows / kv_block_tokens;
     let rows = 0;
@@ -187,7 +189,8 @@ export class PipelineStage {
     }
     if (hidden.length !== rows * n_embd)
       throw damaged(`${rows} rows of ${n_embd} came as ${hidden.length} numbers`);
-    return this.stage.run({ segments: segments.map(({ segment }) => segment), hidden });
+    const measured = operators_us.length > 0;
+    return this.stage.run({ segments: segments.map(({ segment }) => segment), hidden, measured });
   }
 
   /** Hidden states for the next stage, with the same meta. */
@@ -202,6 +205,13 @@ export class PipelineStage {
     const next = allocateFrame(frame, meta.damaged.length > 0 ? encodeBatchMeta(meta) : frame.meta, floats);
     if (result) next.payload.set(result.hidden.subarray(0, floats));
     writeTimes(next.meta, this.#place.stage, times());
+    if (result?.operators_s)
+      writeOperators(
+        next.meta,
+        this.#place.stages,
+        rangeOf(this.stage).begin,
+        inMicroseconds(result.operators_s),
+      );
     return sealFrame(next);
   }
 
@@ -215,9 +225,12 @@ export class PipelineStage {
     const segments = meta.segments.map((segment, index) =>
       readSegment(segment, result!.first_row[index]!, result!, model, this.#scratch),
     );
-    const { times_us, damaged: ids } = meta;
+    const { times_us, operators_us, damaged: ids } = meta;
     times_us[this.#place.stage] = times();
-    const { meta: told, payload } = encodeResult({ times_us, damaged: ids, segments });
+    if (result?.operators_s)
+      for (const [index, us] of inMicroseconds(result.operators_s).entries())
+        operators_us[rangeOf(this.stage).begin + index] = us;
+    const { meta: told, payload } = encodeResult({ times_us, operators_us, damaged: ids, segments });
     const floats = payload.reduce((sum, { length }) => sum + length, 0);
     if (floats === 0) return encodeFrame({ ...frame, kind: 'result' }, told);
     const answer = allocateFrame({ ...frame, kind: 'result' }, told, floats);

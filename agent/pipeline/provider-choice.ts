@@ -21,7 +21,12 @@ export class ProviderChoice {
 
   /** @returns undefined where none may be tried now: see `wait_ms` */
   next(now_ms: number): string | undefined {
-    return this.#providers.find((provider) => this.#until_ms(provider) <= now_ms);
+    return this.all(now_ms)[0];
+  }
+
+  /** All that may be tried now. */
+  all(now_ms: number): string[] {
+    return this.#providers.filter((provider) => this.#until_ms(provider) <= now_ms);
   }
 
   /** Until one may be tried again; undefined where none ever is. */

@@ -12,6 +12,8 @@ import { damaged } from './frame.ts';
 
 export interface ResultMeta {
   times_us: StageTimes[];
+  /** Of each operator of the model; empty where none of them was measured. */
+  operators_us: number[];
   /** See `BatchOutputs`. */
   damaged: number[];
   segments: SegmentOutput[];
@@ -21,13 +23,13 @@ const flags = { chosen: 1, error: 2, logits: 4, hidden: 8, prompt: 16 } as const
 const token_flags = { logprob: 1, top: 2 } as const;
 
 /** @returns the meta, and the floats that its payload consists of, one after the other */
-export function encodeResult({ times_us, damaged: ids, segments }: ResultMeta): {
+export function encodeResult({ times_us, operators_us, damaged: ids, segments }: ResultMeta): {
   meta: Uint8Array;
   payload: Float32Array[];
 } {
   const writer = new ByteWriter();
   const payload: Float32Array[] = [];
-  writeTimesOf(writer, times_us);
+  writeTimesOf(writer, times_us, operators_us);
   writer.u32(ids.length);
   for (const id of ids) writer.f64(id);
   writer.u32(segments.length);
@@ -63,7 +65,7 @@ export function decodeResult(meta: Uint8Array, payload: Float32Array): ResultMet
     if (at > payload.length) throw damaged('its payload ends before what it says');
     return payload.subarray(begin, at);
   };
-  const times_us = readTimes(reader);
+  const times = readTimes(reader);
   const ids = Array.from({ length: reader.count(8) }, () => reader.f64());
   const segments = Array.from({ length: reader.count(1) }, (): SegmentOutput => {
     const bits = reader.u8();
@@ -77,7 +79,7 @@ export function decodeResult(meta: Uint8Array, payload: Float32Array): ResultMet
     return segment;
   });
   if (!reader.ended || at !== payload.length) throw damaged('something follows its segments');
-  return { times_us, damaged: ids, segments };
+  return { ...times, damaged: ids, segments };
 }
 
 function writeToken(writer: ByteWriter, { token, logprob, top }: SampledToken): void {

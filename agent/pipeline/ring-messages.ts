@@ -18,7 +18,8 @@ export interface RingThreadData {
 export type ToRing = { type: 'frame'; frame: FrameBytes } | { type: 'end' };
 
 /**
- * How long frames go to the stage behind of a ring, which its socket names; with `connection` all begins anew. Or a
+ * How long frames go to the stage behind of a ring, which its socket names, or come to it (`to` before the socket);
+ * with `connection` all begins anew. Or a
  * provider of libfabric that should work and does not.
  */
 export type WayNews =
@@ -32,8 +33,11 @@ export type OwnNews =
 export type FromRing =
   | WayNews
   | { type: 'up' }
-  /** @property came_ms by `monotonic_ms`, when the frame was whole */
-  | { type: 'frame'; frame: FrameBytes; came_ms: number }
+  /**
+   * @property came_ms by `monotonic_ms`, when the frame was whole
+   * @property is_checked its checksum was found right
+   */
+  | { type: 'frame'; frame: FrameBytes; came_ms: number; is_checked: boolean }
   /** The ring is broken; it comes up again once both neighbours are there. */
   | { type: 'down'; because: string }
   /** A neighbour is of another version: the ring does not come up while it is there. */

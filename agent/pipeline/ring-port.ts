@@ -2,7 +2,7 @@ import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from '
 import { compiledFile } from '../../host/programs.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { FabricPlace } from './fabric-frames.ts';
-import type { FrameBytes } from './frame.ts';
+import { type FrameBytes, noteChecked } from './frame.ts';
 import type { FramePort } from './frame-port.ts';
 import type { FromRing, RingThreadData, ToRing, WayNews } from './ring-messages.ts';
 
@@ -65,6 +65,7 @@ export class RingPort implements FramePort {
       const { message } = received;
       if (message.type === 'frame') {
         this.#came_ms = message.came_ms;
+        if (message.is_checked) noteChecked(message.frame);
         return message.frame;
       }
       if (message.type === 'way' || message.type === 'notice') {

@@ -2,11 +2,12 @@ import { rmSync, statSync } from 'node:fs';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import { monotonic_ms } from '../../host/clock.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { FabricPlace } from './fabric-frames.ts';
-import { decodeFrame, type FrameBytes } from './frame.ts';
+import { type FabricPlace, usableFabrics } from './fabric-frames.ts';
+import { decodeFrame, type FrameBytes, isChecked } from './frame.ts';
 import { FrameAssembler } from './frame-assembler.ts';
 import { FrameReceiver } from './frame-receiver.ts';
 import { FrameSender } from './frame-sender.ts';
+import { ProviderChoice } from './provider-choice.ts';
 import { greetingMetaSchema, ringFrame } from './ring-frame.ts';
 import type { FromRing } from './ring-messages.ts';
 
@@ -45,6 +46,8 @@ export class Ring {
   readonly #next: string;
   readonly #tell: (message: FromRing) => void;
   readonly #fabrics: FabricPlace | undefined;
+  /** By which frames came damaged, whoever the stage before it was. */
+  readonly #damaging: ProviderChoice;
   #server: Server | undefined;
   /** Of the socket that it listens on; undefined where it does not (yet). */
   #inode: number | undefined;
@@ -77,6 +80,7 @@ export class Ring {
     this.#next = next;
     this.#tell = tell;
     this.#fabrics = fabrics;
+    this.#damaging = new ProviderChoice(usableFabrics(fabrics));
     this.#alive = setInterval(() => this.#beat(), alive_interval_ms);
     this.#open();
     this.#connect();
@@ -120,15 +124,18 @@ export class Ring {
     const assembler = new FrameAssembler();
     socket.on('error', () => undefined); // 'close' follows
     socket.on('data', (chunk) => {
+      if (this.#before !== socket) return;
       this.#heard_ms = performance.now();
-      if (this.#before === socket) this.#read(assembler, chunk);
+      this.#read(assembler, chunk);
     });
     socket.on('close', () => {
       if (this.#before !== socket) return;
       this.#leaveBefore();
       this.#break('the stage before it is gone');
     });
-    this.#receiver = new FrameReceiver(socket, this.#fabrics);
+    this.#receiver = new FrameReceiver(socket, this.#fabrics, this.#damaging, (news) =>
+      this.#tell({ ...news, ring: `to ${this.#listen}` }),
+    );
     this.#look();
   }
 
@@ -154,7 +161,12 @@ export class Ring {
   #came(bytes: FrameBytes): void {
     const frame = this.#receiver?.take(bytes);
     if (!frame) return;
-    const came = { type: 'frame', frame, came_ms: monotonic_ms() } as const;
+    const came = {
+      type: 'frame',
+      frame,
+      came_ms: monotonic_ms(),
+      is_checked: isChecked(frame),
+    } as const;
     if (this.#isUp) this.#tell(came);
     else this.#early.push(came);
   }

@@ -1,8 +1,9 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { SessionState } from '../../spec/agent-state.ts';
+import type { StageTime } from '../../spec/engine-contract.ts';
 import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
-import type { EngineSeen } from '../../spec/plan.ts';
+import type { EngineSeen, StageSeen } from '../../spec/plan.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
@@ -28,11 +29,7 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
       const each: EngineSeen = { node_kind: planned.node_kind, engine, tensor, pipeline };
       const stages = said?.stage_times?.[model.name];
       if (stages !== undefined) {
-        each.stages = stages.map(({ begin, end, computed_us }) => ({
-          begin,
-          end,
-          compute_s: computed_us / 1e6,
-        }));
+        each.stages = stages.map(stageSeen);
         seen.set(model.name, [...(seen.get(model.name) ?? []), each]);
       }
       const rate = said?.streamed?.[model.name]?.link_bytes_per_s;
@@ -48,6 +45,14 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
       seen.set(model.name, [...(seen.get(model.name) ?? []), each]);
     }
   }
+  return seen;
+}
+
+/** Operators are measured in fewer batches than stages: what counts of them is their shares. */
+function stageSeen({ begin, end, computed_us, operators_us = [] }: StageTime): StageSeen {
+  const seen: StageSeen = { begin, end, compute_s: computed_us / 1e6 };
+  const sum_us = operators_us.reduce((sum, us) => sum + us, 0);
+  if (sum_us > 0) seen.operators_s = operators_us.map((us) => (seen.compute_s * us) / sum_us);
   return seen;
 }
 

@@ -33,6 +33,7 @@ export class HolderLink {
   readonly #servers = new Map<HeldName, Server>();
   #channel: Channel | undefined = process;
   #timer: NodeJS.Timeout | undefined;
+  #has_listened = false;
   #is_closed = false;
 
   /** @returns undefined where this gateway was started without a holder */
@@ -61,7 +62,9 @@ export class HolderLink {
 
   /** From now on the gateway is started again when it ends by itself. */
   listens(): void {
-    this.#send({ listens: true });
+    this.#has_listened = true;
+    if (this.#channel) this.#send({ listens: true });
+    else this.#lost();
   }
 
   /** The gateway ends in order. */
@@ -84,7 +87,8 @@ export class HolderLink {
     if (onLeft) {
       log.warn({}, 'the process that holds the port is gone');
       onLeft();
-    } else {
+    } else if (this.#has_listened) {
+      // Before, there is nothing to hold, and nobody to start again.
       log.warn({}, 'the process that held the port is gone; another one takes its place');
       this.#replace();
     }
@@ -93,7 +97,9 @@ export class HolderLink {
   #replace(): void {
     const { config_file, log, onHeldBy } = this.#options;
     const inherits = inheriting(
-      new Map([...this.#servers].map(([name, server]) => [name, handleOf(server)])),
+      new Map(
+        [...this.#servers].flatMap(([name, server]) => (server.listening ? [[name, handleOf(server)]] : [])),
+      ),
     );
     const child = spawn(
       process.execPath,

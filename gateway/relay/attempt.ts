@@ -76,6 +76,8 @@ export class Attempt implements AnswerReceiver {
   #dispatched_ms = 0;
   /** See `durationsTaken`. */
   #durations = 1;
+  /** The replica had to load its weights first. */
+  #wakes = false;
   #released = false;
   /** It has ended or was cancelled: whatever still comes is of no use. */
   #over = false;
@@ -106,19 +108,21 @@ export class Attempt implements AnswerReceiver {
     this.#atOnce = !may_wait && !continues && hasFreePlace(replica);
     this.#dispatched_ms = performance.now();
     this.#durations = durationsTaken(requestsAt(replica), replica.max_sequences);
+    const { asleep = false, device_taken = false, weights } = replica;
+    this.#wakes = asleep || device_taken || weights?.resting === true;
     replica.unreported++;
     const path = continues?.request.path ?? of.endpoint.path;
     this.#call = link.requests.send(requestHead(this.#task, path, body, this.#atOnce), body, this);
   }
 
   /**
-   * How long the replica worked for it, without its wait behind others there; undefined where another one did some of
-   * it.
+   * How long the replica worked for it, without its wait behind others there; undefined where that is not known: the
+   * replica was to come to itself first, or another one did some of it.
    *
    * @param ttft_ms of the answer, since the request arrived
    */
   service(ttft_ms: number | undefined): ServiceTime | undefined {
-    if (this.#task.continues) return undefined;
+    if (this.#wakes || this.#task.continues || this.#task.arrived_kv !== undefined) return undefined;
     const arrived_ms = this.#task.of.began_ms;
     return {
       duration_ms: (performance.now() - this.#dispatched_ms) / this.#durations,

@@ -18,7 +18,7 @@ export interface ClosedRequest {
   computes: boolean;
   /** The model it counts for as demand, where it does. */
   demanded: string | undefined;
-  /** Undefined where no replica did all of the work. */
+  /** Undefined where it is not known how long a replica worked for it. */
   service: ServiceTime | undefined;
 }
 
@@ -72,7 +72,7 @@ export class OwnAccounts implements RequestAccounts {
     const { served_model, status } = record;
     if (served_model === undefined) return;
     if (status < 300) {
-      if (service) serviceTimes.answered(served_model, record, service);
+      serviceTimes.answered(served_model, record, service);
       workload.answered(served_model, record);
       demand.answered(served_model, record);
       onMeasured?.(served_model);

@@ -29,14 +29,19 @@ interface TimedAnswer {
 }
 
 /**
- * How long replicas of each model work for an answer, and how fast its tokens come. Waiting is no part of it: queues
- * are foretold from it, and would grow shorter the longer they are.
+ * How long replicas of each model work for an answer, and how fast its tokens come. Waiting is no part of the work:
+ * queues are foretold from it, and would grow shorter the longer they are.
  */
 export class ServiceTimes {
   readonly #means = new Map<string, AnswerMeans>();
+  readonly #clientTtft_s = new Map<string, number>();
 
-  answered(model: string, answer: TimedAnswer, service: ServiceTime): void {
+  /** @param service undefined where it is not known how long a replica worked for it */
+  answered(model: string, answer: TimedAnswer, service: ServiceTime | undefined): void {
     const { duration_ms, stream, ttft_ms, completion_tokens } = answer;
+    if (stream && ttft_ms !== undefined)
+      this.#clientTtft_s.set(model, moved(this.#clientTtft_s.get(model), ttft_ms / 1000));
+    if (!service) return;
     const service_s = service.duration_ms / 1000;
     const means = this.#means.get(model) ?? { duration_s: service_s };
     this.#means.set(model, means);
@@ -55,6 +60,11 @@ export class ServiceTimes {
   /** Undefined where no answer is known yet. */
   measured(model: string): Readonly<AnswerMeans> | undefined {
     return this.#means.get(model);
+  }
+
+  /** Mean time from a stream's arrival until its first byte, as clients see it. */
+  clientTtft_s(model: string): number | undefined {
+    return this.#clientTtft_s.get(model);
   }
 
   models(): Iterable<string> {

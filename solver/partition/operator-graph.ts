@@ -38,48 +38,19 @@ export function describeOperator({ kind, layer }: OperatorCost): string {
   return layer === undefined ? what : `${what} of layer ${layer}`;
 }
 
-/**
- * The graph with times that were measured, by the number of the operator. The others are scaled by what the measured
- * ones of their kind took against their prediction; a kind of which nothing was measured, by that of all.
- */
-export function withMeasuredTimes(
-  graph: OperatorGraph,
-  measured_s: ReadonlyMap<number, number>,
-): OperatorGraph {
-  const ratioOf = (kind?: OperatorCost['kind']): number | undefined => {
-    let measured = 0;
-    let predicted = 0;
-    for (const [index, seconds] of measured_s) {
-      const operator = graph.operators[index];
-      if (operator === undefined || (kind !== undefined && operator.kind !== kind)) continue;
-      measured += seconds;
-      predicted += operator.compute_s;
-    }
-    return predicted > 0 ? measured / predicted : undefined;
-  };
-  const overall = ratioOf() ?? 1;
-  const ratios = new Map<OperatorCost['kind'], number>();
-  for (const kind of ['embedding', 'attention', 'feed_forward', 'output'] as const)
-    ratios.set(kind, ratioOf(kind) ?? overall);
-  return {
-    ...graph,
-    operators: graph.operators.map((operator, index) => ({
-      ...operator,
-      compute_s: measured_s.get(index) ?? operator.compute_s * ratios.get(operator.kind)!,
-    })),
-  };
-}
-
 /** What a range of operators took in one batch. */
 export interface MeasuredRange {
   begin: number;
   end: number;
   compute_s: number;
+  /** Of each of them, where that was measured; they add up to `compute_s`. */
+  operators_s?: readonly number[];
 }
 
 /**
- * Operators with times that add up to what ranges of them took, such as the stages of a pipeline that runs; within a
- * range they are shared as predicted. Operators of no range are scaled as all measured ones together.
+ * Operators with times that add up to what ranges of them took, such as the stages of a pipeline that runs. Within a
+ * range each has what it was measured to take, or they are shared as predicted. Operators of no range are scaled as all
+ * measured ones together.
  */
 export function withMeasuredRanges(
   operators: readonly OperatorCost[],
@@ -92,8 +63,12 @@ export function withMeasuredRanges(
   const overall = known.length > 0 ? took_s / known.reduce((sum, range) => sum + predicted_s(range), 0) : 1;
   const ratios = operators.map(() => overall);
   for (const range of known) ratios.fill(range.compute_s / predicted_s(range), range.begin, range.end);
+  const single_s = new Map<number, number>();
+  for (const { begin, end, operators_s } of known)
+    if (operators_s?.length === end - begin)
+      for (const [index, seconds] of operators_s.entries()) single_s.set(begin + index, seconds);
   return operators.map((operator, index) => ({
     ...operator,
-    compute_s: operator.compute_s * ratios[index]!,
+    compute_s: single_s.get(index) ?? operator.compute_s * ratios[index]!,
   }));
 }

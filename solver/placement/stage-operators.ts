@@ -38,7 +38,9 @@ export function operatorCosts(question: OperatorQuestion, stages: number): Stage
     const times = question.shape ? `predicted for ${question.rows} rows` : 'taken to be alike for all layers';
     return { operators: predicted, times };
   }
-  return { operators: withMeasuredRanges(predicted, seen), times: 'measured by its stages' };
+  const all = seen.every(({ operators_s }) => operators_s !== undefined);
+  const times = all ? 'each operator measured by its stages' : 'measured by its stages';
+  return { operators: withMeasuredRanges(predicted, seen), times };
 }
 
 function predictedOperators(question: OperatorQuestion, stages: number): OperatorCost[] {

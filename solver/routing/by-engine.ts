@@ -5,6 +5,7 @@ import { type Candidate, type RoutedRequest, type RoutingPolicy, requestsAt } fr
 import { leastOf } from './least-load.ts';
 import { byMissCost } from './miss-cost.ts';
 import { byPrefix } from './prefix-affinity.ts';
+import { durationsTaken } from './service-time.ts';
 
 /**
  * The order of the design. Replicas whose job ends before the answer is expected to come last; before that
@@ -108,8 +109,11 @@ function hasPlace(candidate: Candidate, queue_length: number): boolean {
   return requestsAt(candidate) < candidate.max_sequences + queue_length;
 }
 
-function lasts({ job_end_time_ms }: Candidate, { now_ms, expected_ms }: RoutedRequest): boolean {
-  return job_end_time_ms === undefined || job_end_time_ms >= now_ms + expected_ms;
+/** Its wait there included. */
+function lasts(candidate: Candidate, { now_ms, expected_ms }: RoutedRequest): boolean {
+  const { job_end_time_ms, max_sequences } = candidate;
+  if (job_end_time_ms === undefined) return true;
+  return job_end_time_ms >= now_ms + expected_ms * durationsTaken(requestsAt(candidate), max_sequences);
 }
 
 /** A free sequence, and keys and values enough for what is expected; its worker has the last word. */

@@ -2,9 +2,17 @@
  * Nobody else has the port of a gateway while the gateway is meant to run, whatever becomes of its processes: real
  * ones, beside another user of the machine who tries to listen there.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { get } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -21,6 +29,7 @@ import {
 import { warningLines } from '../../control/gateway/warnings.ts';
 import { type Operations, openOperations } from '../../control/runner/operations.ts';
 import { isAlive, type ProcessIdentity, readProcessStat } from '../../host/process-identity.ts';
+import { compiledFile } from '../../host/programs.ts';
 import { siteSchema } from '../../spec/site.ts';
 import {
   type GatewayEndpoint,
@@ -193,6 +202,35 @@ it('a holder that is killed is replaced by the gateway, whose streams go on; the
   expect(last.map(isAlive)).toEqual([false, false]);
   // Only now it is anybody's.
   await expect.poll(rival.took, { timeout: 5000 }).toBe(true);
+}, 90_000);
+
+it('a gateway whose holder is gone before it listens has another one once it does', async () => {
+  await startGatewayProcess(site, layout);
+  const key = await newKey(endpointNow());
+  const config = join(layout.gateway_folder, gatewayFiles.config);
+  const files = [config, join(layout.gateway_folder, gatewayFiles.process)];
+  const texts = files.map((file) => readFileSync(file, 'utf8'));
+  await stopGatewayProcess(layout);
+  // As a holder leaves them that is killed.
+  for (const [index, file] of files.entries()) writeFileSync(file, texts[index]!, { mode: 0o600 });
+  const script = `
+    const { spawn } = require('node:child_process');
+    const stdio = ['ignore', 'ignore', 'ignore', 'ipc'];
+    const child = spawn(process.execPath, process.argv.slice(1), { stdio, detached: true });
+    console.log(child.pid);
+    process.exit(0);`;
+  const argv = ['-e', script, compiledFile('gateway/main.js'), '--config', config];
+  const { stdout } = spawnSync(process.execPath, argv, { encoding: 'utf8' });
+  const pid = Number(stdout);
+  await expect.poll(state, { timeout: 20_000 }).toBe('running');
+  expect(endpointNow().pid).toBe(pid);
+  await expect.poll(() => readProcessStat(holderNow().pid)?.parent, { timeout: 10_000 }).toBe(pid);
+  const holder = holderNow();
+  expect(heldSockets(holder.pid)).toBe(1);
+  process.kill(pid, 'SIGKILL');
+  await expect.poll(() => readProcessStat(pid)?.state ?? 'Z', { timeout: 5000 }).toBe('Z');
+  expect(await ask(endpointNow().url, key)).toBe(200);
+  await expect.poll(state, { timeout: 20_000 }).toBe('running');
 }, 90_000);
 
 it('with TLS and a unix socket, both are held: who asks while no gateway is there is answered by the next', async () => {

@@ -2,6 +2,7 @@ import { type Ggml, ggmlStatusSuccess, memoryAt } from '../../../native/ggml.ts'
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { Compute, ComputeOptions, GraphPort } from '../compute.ts';
+import { cutBehind, graphNodes, PartGraph, timed_s } from '../graph-parts.ts';
 
 /** sizeof(struct ggml_threadpool_params). */
 const threadpoolParamsBytes = 528;
@@ -37,6 +38,7 @@ export class CpuCompute implements Compute {
       output: memory,
       clear: (tensor, bytes) => new Uint8Array(memory(tensor, bytes)).fill(0),
       run: () => this.#run(graph),
+      runMeasured: (ends) => this.#runMeasured(graph, ends),
       free: () => undefined,
     };
   }
@@ -45,6 +47,18 @@ export class CpuCompute implements Compute {
     const status = this.#ggml.ggml_backend_graph_compute(this.#backend, graph);
     if (status !== ggmlStatusSuccess)
       throw new HpcserveError('E_ENGINE_COMPUTE', { what: `ggml ended a graph with status ${status}` });
+  }
+
+  /** Kernels of the CPU compute the same bits, joined with their neighbours or not (`stage.test.ts`). */
+  #runMeasured(graph: Pointer, ends: readonly Pointer[]): number[] {
+    const parts = cutBehind(graphNodes(this.#ggml, graph), ends).map(
+      (nodes) => new PartGraph(this.#ggml, nodes),
+    );
+    try {
+      return timed_s(parts.map((part) => () => this.#run(part.graph)));
+    } finally {
+      for (const part of parts) part.free();
+    }
   }
 
   free(): void {

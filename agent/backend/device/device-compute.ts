@@ -2,6 +2,7 @@ import { type Ggml, ggmlStatusFailed, ggmlStatusSuccess } from '../../../native/
 import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { Compute, GraphOperations, GraphPort } from '../compute.ts';
+import { cutBehind, graphNodes, PartGraph, timed_s } from '../graph-parts.ts';
 import { canRunOnHost, HostOperator } from './host-operator.ts';
 import type { OperatorProofs } from './operator-proof.ts';
 
@@ -9,6 +10,9 @@ interface GraphPart {
   run(): void;
   free?(): void;
 }
+
+/** What a run does between one of these ends and the next, with graphs made for it. */
+type CutParts = (ends: readonly Pointer[]) => GraphPart[][];
 
 /** Told of each operator that is computed on the CPU, and what is wrong with the device's; absent: it has none. */
 type OnHost = (operator: string, wrong: string | undefined) => void;
@@ -48,8 +52,22 @@ export class DeviceCompute implements Compute {
     this.#backend = started(ggml, device);
   }
 
+  /** @throws HpcserveError E_ENGINE_MODEL: neither device nor CPU computes an operator */
   open(graph: Pointer): GraphPort {
-    return new DevicePort(this.#ggml, this.#parts(graph));
+    const ggml = this.#ggml;
+    const nodes = graphNodes(ggml, graph);
+    const lacking = this.#lacking(nodes);
+    const own = this.#ownParts(nodes, lacking);
+    const isWhole = lacking.size === 0 && own.size === 0;
+    if (!isWhole) this.#requireHost(lacking);
+    const apart = new Map(own);
+    for (const [node, wrong] of lacking) if (!own.has(node)) apart.set(node, this.#partOnHost(node, wrong));
+    return new DevicePort(
+      ggml,
+      isWhole ? [{ run: () => compute(ggml, this.#backend, graph) }] : this.#inOrder(nodes, apart),
+      // What an operation of ours does is meant once a run.
+      own.size > 0 ? undefined : (ends) => cutBehind(nodes, ends).map((part) => this.#inOrder(part, apart)),
+    );
   }
 
   free(): void {
@@ -57,20 +75,8 @@ export class DeviceCompute implements Compute {
     this.#ggml.ggml_backend_free(this.#backend);
   }
 
-  /**
-   * What a run does, in order.
-   * @throws HpcserveError E_ENGINE_MODEL: neither device nor CPU computes an operator
-   */
-  #parts(graph: Pointer): GraphPart[] {
-    const ggml = this.#ggml;
-    const nodes = Array.from(
-      { length: ggml.ggml_graph_n_nodes(graph) },
-      (_, index) => ggml.ggml_graph_node(graph, index)!,
-    );
-    const lacking = this.#lacking(nodes);
-    const own = this.#ownParts(nodes, lacking);
-    if (lacking.size === 0 && own.size === 0) return [{ run: () => compute(ggml, this.#backend, graph) }];
-    this.#requireHost(lacking);
+  /** What a run does; parts of `apart` are in it as they are. */
+  #inOrder(nodes: readonly Pointer[], apart: ReadonlyMap<Pointer, GraphPart>): GraphPart[] {
     const parts: GraphPart[] = [];
     let pending: Pointer[] = [];
     const flush = (): void => {
@@ -78,11 +84,11 @@ export class DeviceCompute implements Compute {
       pending = [];
     };
     for (const node of nodes) {
-      const apart = own.get(node) ?? (lacking.has(node) && this.#partOnHost(node, lacking.get(node)));
-      if (!apart) pending.push(node);
+      const other = apart.get(node);
+      if (!other) pending.push(node);
       else {
         flush();
-        parts.push(apart);
+        parts.push(other);
       }
     }
     flush();
@@ -143,12 +149,8 @@ export class DeviceCompute implements Compute {
   }
 
   #partOnDevice(nodes: readonly Pointer[]): GraphPart {
-    const ggml = this.#ggml;
-    const mem_size = Number(ggml.ggml_graph_overhead_custom(nodes.length, false));
-    const context = ggml.ggml_init({ mem_size, mem_buffer: null, no_alloc: true })!;
-    const graph = ggml.ggml_new_graph_custom(context, nodes.length, false)!;
-    for (const node of nodes) ggml.ggml_graph_add_node(graph, node);
-    return { run: () => compute(ggml, this.#backend, graph), free: () => ggml.ggml_free(context) };
+    const part = new PartGraph(this.#ggml, nodes);
+    return { run: () => compute(this.#ggml, this.#backend, part.graph), free: () => part.free() };
   }
 
   #partOnHost(node: Pointer, wrong: string | undefined): GraphPart {
@@ -176,16 +178,23 @@ function compute(ggml: Ggml, backend: Pointer, graph: Pointer): void {
   throw new HpcserveError(status === ggmlStatusFailed ? 'E_DEVICE_FAILED' : 'E_ENGINE_COMPUTE', { what });
 }
 
+function runAll(parts: readonly GraphPart[]): void {
+  for (const part of parts) part.run();
+}
+
 /** Arrays of the host beside a graph's inputs and results. */
 class DevicePort implements GraphPort {
   readonly #ggml: Ggml;
   readonly #parts: readonly GraphPart[];
+  readonly #cut: CutParts | undefined;
   readonly #inputs: { tensor: Pointer; array: Uint8Array }[] = [];
   readonly #outputs: { tensor: Pointer; array: Uint8Array }[] = [];
 
-  constructor(ggml: Ggml, parts: readonly GraphPart[]) {
+  /** @param cut absent: it is only run as a whole */
+  constructor(ggml: Ggml, parts: readonly GraphPart[], cut: CutParts | undefined) {
     this.#ggml = ggml;
     this.#parts = parts;
+    this.#cut = cut;
   }
 
   input(tensor: Pointer, bytes: number): ArrayBuffer {
@@ -202,17 +211,36 @@ class DevicePort implements GraphPort {
   }
 
   run(): void {
-    const ggml = this.#ggml;
-    // A mask or a list of rows may be shorter at this run than there is room for.
-    for (const { tensor, array } of this.#inputs)
-      ggml.ggml_backend_tensor_set(tensor, array, 0, ggml.ggml_nbytes(tensor));
-    for (const part of this.#parts) part.run();
+    this.#setInputs();
+    runAll(this.#parts);
     for (const { tensor, array } of this.#outputs)
-      ggml.ggml_backend_tensor_get(tensor, array, 0, array.length);
+      this.#ggml.ggml_backend_tensor_get(tensor, array, 0, array.length);
+  }
+
+  /** Beside a run as ever, whose results count: devices compute some neighbours as one there, and differently here. */
+  runMeasured(ends: readonly Pointer[]): number[] | undefined {
+    if (!this.#cut) return undefined;
+    const cut = this.#cut(ends);
+    try {
+      this.#setInputs();
+      const parts_s = timed_s(cut.map((parts) => () => runAll(parts)));
+      this.run();
+      return parts_s;
+    } finally {
+      const kept = new Set(this.#parts);
+      for (const part of cut.flat()) if (!kept.has(part)) part.free?.();
+    }
   }
 
   free(): void {
     for (const part of this.#parts) part.free?.();
+  }
+
+  #setInputs(): void {
+    const ggml = this.#ggml;
+    // A mask or a list of rows may be shorter at this run than there is room for.
+    for (const { tensor, array } of this.#inputs)
+      ggml.ggml_backend_tensor_set(tensor, array, 0, ggml.ggml_nbytes(tensor));
   }
 
   #array(list: { tensor: Pointer; array: Uint8Array }[], tensor: Pointer, bytes: number): ArrayBuffer {

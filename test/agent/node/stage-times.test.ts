@@ -21,6 +21,17 @@ test('what stages take is told first, and again when a stage takes a quarter mor
   expect(areNews(told, queue(0.5))).toBe(true);
   expect(areNews(queue(2), queue(1.7))).toBe(false);
   expect(areNews(queue(2), queue(0.2))).toBe(true);
+  // Operators for the first time.
+  const measured = { m: told!.m!.map((stage) => ({ ...stage, operators_us: [1, 2, 3, 4, 5] })) };
+  expect(areNews(told, measured)).toBe(true);
+  expect(areNews(measured, measured)).toBe(false);
+  // Or an eighth of the time at others; batches that take longer as a whole are told by their stages.
+  const operators = (...operators_us: number[]) => ({
+    m: told!.m!.map((stage) => ({ ...stage, operators_us })),
+  });
+  expect(areNews(measured, operators(2, 4, 6, 8, 10))).toBe(false);
+  expect(areNews(measured, operators(2, 2, 3, 4, 4))).toBe(false);
+  expect(areNews(measured, operators(4, 2, 3, 4, 5))).toBe(true);
   // Cut anew.
   expect(areNews(told, stageTimes(loads(1000, 1000, 1000)))).toBe(true);
 });

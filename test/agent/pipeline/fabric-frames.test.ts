@@ -1,6 +1,6 @@
 /** Frames that a stage writes into the memory of the one behind it, on another node, by libfabric. */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { closeSync, mkdtempSync, openSync, readdirSync, readlinkSync, rmSync, writeSync } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,18 +12,27 @@ import {
   fabric_bytes_min,
   usableFabrics,
 } from '../../../agent/pipeline/fabric-frames.ts';
-import { encodeFrame, type FrameBytes, type FrameKind, kindOf } from '../../../agent/pipeline/frame.ts';
+import {
+  decodeFrame,
+  encodeFrame,
+  type FrameBytes,
+  type FrameKind,
+  isChecked,
+  kindOf,
+  metaOf,
+} from '../../../agent/pipeline/frame.ts';
 import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
 import { FrameReceiver } from '../../../agent/pipeline/frame-receiver.ts';
-import { frame_memory_bytes, type Parcel } from '../../../agent/pipeline/frame-room.ts';
+import { frame_memory_bytes, type Parcel, parcelMetaSchema } from '../../../agent/pipeline/frame-room.ts';
+import { ProviderChoice } from '../../../agent/pipeline/provider-choice.ts';
 import { ringFrame } from '../../../agent/pipeline/ring-frame.ts';
-import type { WayNews } from '../../../agent/pipeline/ring-messages.ts';
+import type { FromRing, OwnNews, WayNews } from '../../../agent/pipeline/ring-messages.ts';
 import { compiledFile } from '../../../host/programs.ts';
 import { fabricAbsence } from '../../../native/fabric/fabric.ts';
 import { eventually } from '../../mesh/support.ts';
 import { apart_words, canBeApart } from './apart.ts';
 import type { RingEnd } from './ring-end.ts';
-import { Place, Way } from './ring-support.ts';
+import { isOnward, Place, Way } from './ring-support.ts';
 
 const mib = 2 ** 20;
 const fabrics = (...providers: string[]): FabricPlace => ({ host: '127.0.0.1', providers, are_named: true });
@@ -115,9 +124,14 @@ class Elsewhere {
   /** Of what came over the connection. */
   readonly kinds: FrameKind[] = [];
   receiver: FrameReceiver | undefined;
+  /** Other bytes are in memory than were written, of every frame that a parcel is of. */
+  damages = false;
+  readonly news: OwnNews[] = [];
+  readonly #damaging: ProviderChoice;
   #socket: Socket | undefined;
 
   constructor(listen: string, lends: FabricPlace | undefined) {
+    this.#damaging = new ProviderChoice(usableFabrics(lends));
     const server = createServer((socket) => this.#serve(socket, lends)).listen(listen);
     closing.push(() => server.close());
   }
@@ -138,7 +152,7 @@ class Elsewhere {
       () => socket.destroy(),
       () => this.receiver?.close(),
     );
-    this.receiver = new FrameReceiver(socket, lends);
+    this.receiver = new FrameReceiver(socket, lends, this.#damaging, (one) => this.news.push(one));
     const assembler = new FrameAssembler();
     socket.on('data', (chunk) => assembler.take(chunk, (bytes) => this.#took(socket, bytes)));
   }
@@ -150,8 +164,30 @@ class Elsewhere {
       socket.write(ringFrame('shared', { mapped: false }));
       return;
     }
-    const frame = this.receiver!.take(bytes);
-    if (frame) this.frames.push(frame);
+    if (kind === 'parcel' && this.damages) damage(metaOf(decodeFrame(bytes), parcelMetaSchema));
+    try {
+      const frame = this.receiver!.take(bytes);
+      if (frame) this.frames.push(frame);
+    } catch {
+      socket.destroy();
+    }
+  }
+}
+
+/** Of both ends: which memory is whose is not seen from outside. */
+function damage({ at }: Parcel): void {
+  const files = readdirSync('/proc/self/fd').filter((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`).includes('hpcserve-fabric-frames');
+    } catch {
+      return false; // the one by which the folder was read
+    }
+  });
+  expect(files.length).toBeGreaterThanOrEqual(2);
+  for (const fd of files) {
+    const file = openSync(`/proc/self/fd/${fd}`, 'r+');
+    writeSync(file, Buffer.from('damaged'), 0, 7, at + 4096);
+    closeSync(file);
   }
 }
 
@@ -268,6 +304,29 @@ fabricOnly('a stage whose neighbour is on another node', () => {
     expect(numbersOf(far.frames)).toEqual([0, 1]);
   });
 
+  it('leaves a fabric by which a frame came damaged, on the next connection too, and says so', async () => {
+    const [place, far] = await beside(tcp, tcp);
+    await eventually(() => wayOf(place.news) !== undefined, 'the way');
+    place.ring.send(frameOf(0, mib));
+    await eventually(() => far.frames.length === 1, 'one that is whole');
+    expect(far.frames.map(isChecked)).toEqual([true]);
+    far.damages = true;
+    place.ring.send(frameOf(1, mib));
+    await eventually(() => place.turns.join() === 'up,down,up', 'the ring to come up again');
+    const damaged = { type: 'notice', error: { because: ['a frame came with other bytes than were sent'] } };
+    const anew = { type: 'way', way: 'connection' };
+    expect(far.news).toMatchObject([anew, damaged, anew, damaged]);
+    expect(JSON.stringify(far.news[1])).toContain('cannot travel by rma (tcp) from the stage before');
+    const parcels = far.kinds.filter((kind) => kind === 'parcel').length;
+    for (let number = 2; number < 6; number++) {
+      place.ring.send(frameOf(number, mib));
+      await eventually(() => far.frames.length === number, 'the frame');
+    }
+    expect(numbersOf(far.frames)).toEqual([0, 2, 3, 4, 5]);
+    expect(far.kinds.filter((kind) => kind === 'parcel').length).toBe(parcels);
+    expect(wayOf(place.news)).toBeUndefined();
+  });
+
   it('takes what is said twice as said once', async () => {
     const [place, far] = await beside(tcp, tcp);
     await eventually(() => wayOf(place.news) !== undefined, 'the way');
@@ -332,7 +391,7 @@ function ringEnd(end: RingEnd): { process: ChildProcess; told: WayNews[] } {
       .toString()
       .split('\n')
       .filter((part) => part !== ''))
-      told.push(JSON.parse(line));
+      told.push(...[JSON.parse(line) as FromRing].filter(isOnward));
   });
   return { process: child, told };
 }

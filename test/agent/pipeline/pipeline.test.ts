@@ -51,8 +51,13 @@ describe.each(cases)('$quantization, cut before operators $cuts', ({ quantizatio
     const path = await model('tiny-llama', quantization);
     const options = engineOptions(path, { batch_invariant: true, prefill_chunk_tokens: 64 });
     const whole = withWhole(options, (engine) => generate(engine, questions(engine.info.n_vocab), 2));
-    const piped = withPipeline(options, cuts, ({ engine, ring }) => {
+    const piped = withPipeline(options, cuts, ({ engine, ring, executor }) => {
       const results = generate(engine, questions(engine.info.n_vocab), 2);
+      // Of some batches, at every stage.
+      for (const { begin, end, operators_us } of executor.stages) {
+        expect(operators_us).toHaveLength(end - begin);
+        expect(Math.max(...operators_us)).toBeGreaterThan(0);
+      }
       // As many batches as stages, and never one more.
       expect(ring.frames_max).toBeGreaterThan(1);
       expect(ring.frames_max).toBeLessThanOrEqual(cuts.length + 1);

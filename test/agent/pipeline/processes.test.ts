@@ -220,7 +220,7 @@ test.each([0, 1])('stage %i beside one of another version has failed, and says s
   const { workers, socket } = await startPipeline([3], { absent: [1 - stage] });
   const other = createServer((connection) => {
     connection.on('error', () => connection.destroy());
-    connection.write(ofProtocol(3, encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null)));
+    connection.write(ofProtocol(99, encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null)));
   });
   open.push(async () => void other.close());
   other.listen(socket(1 - stage));

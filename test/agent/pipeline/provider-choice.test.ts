@@ -6,8 +6,10 @@ const minute_ms = 60_000;
 it('is the best provider that has not just failed', () => {
   const choice = new ProviderChoice(['cxi', 'tcp']);
   expect(choice.next(0)).toBe('cxi');
+  expect(choice.all(0)).toEqual(['cxi', 'tcp']);
   choice.leaveOut('cxi', 0);
   expect(choice.next(0)).toBe('tcp');
+  expect(choice.all(0)).toEqual(['tcp']);
   choice.leaveOut('tcp', 1000);
   expect(choice.next(1000)).toBeUndefined();
   expect(choice.wait_ms(1000)).toBe(minute_ms - 1000);

@@ -5,6 +5,11 @@ import type { FrameBytes } from '../../../agent/pipeline/frame.ts';
 import { Ring } from '../../../agent/pipeline/ring.ts';
 import type { FromRing, WayNews } from '../../../agent/pipeline/ring-messages.ts';
 
+/** Of frames to the stage behind, and not of those that come. */
+export function isOnward(message: FromRing): message is WayNews {
+  return (message.type === 'way' || message.type === 'notice') && !message.ring.startsWith('to ');
+}
+
 /** One stage's place, and what it told the stage. */
 export class Place implements Disposable {
   readonly told: FromRing[] = [];
@@ -26,9 +31,9 @@ export class Place implements Disposable {
     );
   }
 
-  /** What was said of ways that frames take. */
+  /** What was said of ways that frames take from here. */
   get news(): WayNews[] {
-    return this.told.filter((message) => message.type === 'way' || message.type === 'notice');
+    return this.told.filter(isOnward);
   }
 
   [Symbol.dispose](): void {

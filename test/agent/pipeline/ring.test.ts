@@ -99,8 +99,8 @@ test('a neighbour of another version is named once, and the ring comes up with o
   const other = createServer((socket) => {
     reached++;
     socket.on('error', () => socket.destroy());
-    // As a stage of the next protocol greets, in the pieces that a network may make of it.
-    const greeting = ofProtocol(3, encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
+    // As a stage of a later protocol greets, in the pieces that a network may make of it.
+    const greeting = ofProtocol(99, encodeJsonFrame({ kind: 'alive', epoch: 0, number: 0 }, null));
     socket.write(greeting.subarray(0, 7));
     setTimeout(() => socket.write(greeting.subarray(7)), 20);
   });
@@ -110,7 +110,7 @@ test('a neighbour of another version is named once, and the ring comes up with o
   const [told, ...more] = first.told;
   expect(more).toEqual([]);
   expect(told).toMatchObject({ type: 'foreign', error: { code: 'E_STAGE_MISMATCH' } });
-  expect(JSON.stringify(told)).toContain('protocol 3, and this program speaks 2');
+  expect(JSON.stringify(told)).toContain('protocol 99, and this program speaks 3');
 
   other.close();
   using second = new Place(path('1'), path('0'));

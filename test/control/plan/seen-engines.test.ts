@@ -59,7 +59,11 @@ it('has what batches take at the stages of a pipeline, as its coordinator said',
     const state = deploymentState([launchRecord(1, { phase: 'submitted', planned: { ...planned, units } })]);
     const folder = store.launchFolder(state.name, state.launches[0]!.launch_id);
     mkdirSync(folder, { recursive: true });
-    const took = stages.map((stage, index) => ({ ...stage, computed_us: 1500 * (index + 1) }));
+    // Of the second one, its operators too, in batches that took longer.
+    const took = [
+      { ...stages[0]!, computed_us: 1500 },
+      { ...stages[1]!, computed_us: 3000, operators_us: [3000, 1000, 500, 500, 1000] },
+    ];
     const session = { engine: 'native', unit: 'w', units: ['m-0'], models: [], stage_times: { m: took } };
     writeFileSync(
       join(folder, 'n.state.json'),
@@ -74,7 +78,10 @@ it('has what batches take at the stages of a pipeline, as its coordinator said',
         sessions: [session, { engine: 'native', unit: 'v', units: [], models: [] }],
       }),
     );
-    const seen = stages.map((stage, index) => ({ ...stage, compute_s: 0.0015 * (index + 1) }));
+    const seen = [
+      { ...stages[0]!, compute_s: 0.0015 },
+      { ...stages[1]!, compute_s: 0.003, operators_s: [0.0015, 0.0005, 0.00025, 0.00025, 0.0005] },
+    ];
     expect(seenEngines(state, store).get('m')).toEqual([
       { node_kind: 'cpu', engine: 'native', tensor: 1, pipeline: 2, stages: seen },
     ]);

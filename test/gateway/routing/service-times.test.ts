@@ -29,4 +29,9 @@ it('are means of what replicas worked, not of what clients waited', () => {
   times.answered('m', answer, { duration_ms: 2500, ttft_ms: 200 });
   expect(times.measured('m')!.duration_s).toBeCloseTo(1.6, 9);
   expect(times.measured('m')!.ttft_s).toBe(0.2);
+  // Clients waited all the same.
+  expect(times.clientTtft_s('m')).toBe(8);
+  times.answered('other', answer, undefined);
+  expect(times.measured('other')).toBeUndefined();
+  expect(times.clientTtft_s('other')).toBe(8);
 });

@@ -3,7 +3,7 @@ import { findDevice, findInterconnect } from '../../../solver/catalog/devices.ts
 import { findModel } from '../../../solver/catalog/known-models.ts';
 import { storedWeights_bytes } from '../../../solver/catalog/model-shape.ts';
 import { activationSize_bytes, fitActivations } from '../../../solver/partition/activation-size.ts';
-import { withMeasuredTimes } from '../../../solver/partition/operator-graph.ts';
+import { withMeasuredRanges } from '../../../solver/partition/operator-graph.ts';
 import { predictGraph } from '../../../solver/partition/predict-graph.ts';
 import { calibrationFor } from '../../../solver/simulator/calibration.ts';
 import { StepModel } from '../../../solver/simulator/step-model.ts';
@@ -57,21 +57,24 @@ describe('the operator graph', () => {
     }
   });
 
-  it('puts measured times in place, and scales the rest of their kind', () => {
-    const graph = graphOf('llama-3.1-8b');
-    const [attention, feedForward] = [graph.operators[1]!, graph.operators[2]!];
-    const measured = withMeasuredTimes(
-      graph,
-      new Map([
-        [1, 2 * attention.compute_s],
-        [2, 3 * feedForward.compute_s],
-      ]),
-    );
-    expect(measured.operators[3]!.compute_s).toBeCloseTo(2 * graph.operators[3]!.compute_s, 12);
-    expect(measured.operators[4]!.compute_s).toBeCloseTo(3 * graph.operators[4]!.compute_s, 12);
-    const overall =
-      (2 * attention.compute_s + 3 * feedForward.compute_s) / (attention.compute_s + feedForward.compute_s);
-    expect(measured.operators.at(-1)!.compute_s).toBeCloseTo(overall * graph.operators.at(-1)!.compute_s, 12);
+  it('has what operators were measured to take, and shares what stages took among the others', () => {
+    const { operators } = graphOf('llama-3.1-8b');
+    const predicted_s = (begin: number, end: number): number =>
+      total(operators.slice(begin, end).map(({ compute_s }) => compute_s));
+    const measured = withMeasuredRanges(operators, [
+      { begin: 0, end: 3, compute_s: 0.006, operators_s: [0.001, 0.003, 0.002] },
+      { begin: 3, end: 5, compute_s: 2 * predicted_s(3, 5) },
+    ]);
+    expect(measured.slice(0, 3).map(({ compute_s }) => compute_s)).toEqual([0.001, 0.003, 0.002]);
+    for (const index of [3, 4])
+      expect(measured[index]!.compute_s).toBeCloseTo(2 * operators[index]!.compute_s, 12);
+    const overall = (0.006 + 2 * predicted_s(3, 5)) / predicted_s(0, 5);
+    expect(measured.at(-1)!.compute_s).toBeCloseTo(overall * operators.at(-1)!.compute_s, 12);
+    // Of another cut, and so of no use.
+    const wrong = withMeasuredRanges(operators, [
+      { begin: 0, end: 3, compute_s: predicted_s(0, 3), operators_s: [1, 2] },
+    ]);
+    expect(wrong[1]!.compute_s).toBeCloseTo(operators[1]!.compute_s, 12);
   });
 });
 

@@ -143,6 +143,15 @@ test('a plan says where it cuts and why, and cuts by what stages measured once t
   const after = cutOf({ ...asked, seen });
   expect(after.stages![0]!.end).toBeGreaterThan(first.stages![0]!.end + 8);
   expect(after.reason).toMatch(/\(measured by its stages\)/);
+  // All that is slow about it is its head.
+  const single = stages.map((stage) => {
+    const operators_s = new Array<number>(stage.end - stage.begin).fill(0.01 / (stage.end - stage.begin));
+    if (stage !== stages[0]) operators_s[operators_s.length - 1]! += 0.02;
+    return { ...stage, operators_s };
+  });
+  const byOperator = cutOf({ ...asked, seen: [{ ...seen[0]!, stages: single }] });
+  expect(byOperator.stages![0]!.end).toBeGreaterThan(after.stages![0]!.end + 8);
+  expect(byOperator.reason).toMatch(/\(each operator measured by its stages\)/);
 });
 
 test('a pipeline that runs keeps its cut where another one would gain little', () => {

@@ -67,8 +67,12 @@ function fits(one: Candidate): boolean {
   return requestsAt(one) < one.max_sequences && (one.kv_tokens_total === 0 || kv <= one.kv_tokens_total);
 }
 
-const lasts = (one: Candidate): boolean =>
-  one.job_end_time_ms === undefined || one.job_end_time_ms >= asked.now_ms + asked.expected_ms;
+/** Until the answer's end, with as much of a duration before it as there are more requests than places. */
+const lasts = (one: Candidate): boolean => {
+  const excess = Math.max(0, requestsAt(one) + 1 - one.max_sequences);
+  const end_ms = asked.now_ms + asked.expected_ms + (excess * asked.expected_ms) / one.max_sequences;
+  return one.job_end_time_ms === undefined || one.job_end_time_ms >= end_ms;
+};
 
 describe.each([
   ['least load', leastLoad(queue)],

@@ -5,7 +5,9 @@
  */
 import { afterAll, describe, expect, test } from 'vitest';
 import { deviceBackend } from '../../../../agent/backend/device/device-backend.ts';
+import { openModelFile } from '../../../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
+import { Stage } from '../../../../agent/engine/stage.ts';
 import { DevicePool } from '../../../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../../../agent/memory/pooled-loading.ts';
 import { LlamaContext } from '../../../../native/llama-context.ts';
@@ -121,6 +123,41 @@ describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout },
     expect(reused[1]).toBe(pool.report().reusable_bytes);
     context.close();
     await pool.close();
+  });
+
+  test('operators are measured one by one beside a run as ever, also where the CPU computes some', async () => {
+    const { ggml } = vulkan();
+    const poorer: typeof ggml = {
+      ...ggml,
+      ggml_backend_dev_supports_op: (device, node) =>
+        ggml.ggml_op_desc(node) !== 'SWIGLU' && ggml.ggml_backend_dev_supports_op(device, node),
+    };
+    const file = openModelFile(await model('tiny-llama', 'Q8_0'));
+    for (const libraries of [ggml, poorer]) {
+      const stages = [1, 2].map(
+        () =>
+          new Stage(deviceBackend(libraries, 'Vulkan0'), file, {
+            threads: 1,
+            kv_tokens: 512,
+            kv_type: 'f16',
+          }),
+      );
+      const [plain, measured] = stages as [Stage, Stage];
+      const tokens = prompt(21, file.model.n_vocab, 5);
+      for (const [past_tokens, rows] of [
+        [0, 20],
+        [20, 1],
+      ] as const) {
+        const segments = [{ rows, past_tokens, blocks: [0, 1], output: 'last' as const, logits: true }];
+        const batch = { segments, tokens: tokens.subarray(past_tokens, past_tokens + rows) };
+        const expected = plain.run(batch).logits.slice();
+        const { logits, operators_s } = measured.run({ ...batch, measured: true });
+        expect(logits).toEqual(expected);
+        expect(operators_s).toHaveLength(measured.operators.length);
+        expect(Math.min(...operators_s!)).toBeGreaterThan(0);
+      }
+      for (const stage of stages) stage.free();
+    }
   });
 
   test('operators that a device lacks are computed on the CPU, between parts of the graph, and said', async () => {
