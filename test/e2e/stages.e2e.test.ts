@@ -81,14 +81,17 @@ function answersIn(state: string): number | undefined {
   return file?.models.find(({ model }) => model === 'cut')?.answers?.total;
 }
 
-/** So many stages of which an agent says what they take, and what it says of the queue before the first. */
-function queuesIn(state: string): [number | undefined, string] {
+/**
+ * So many stages of which an agent says what they take, what it says of the queue before the first, and of so many
+ * operators of it what they take.
+ */
+function timesIn(state: string): [number | undefined, string, number | undefined] {
   // Of deployments before, too.
   const agents = filesIn(state, '.state.json').map((path) => jsonOf(path) as AgentState);
   agents.sort((one, other) => one.updated_at_ms - other.updated_at_ms);
   const all = agents.flatMap(({ sessions }) => sessions);
   const times = all.findLast(({ stage_times }) => stage_times?.cut !== undefined)?.stage_times?.cut;
-  return [times?.length, typeof times?.[0]?.waiting];
+  return [times?.length, typeof times?.[0]?.waiting, times?.[0]?.operators_us?.length];
 }
 
 function filesIn(folder: string, end: string): string[] {
@@ -150,7 +153,10 @@ it('gets other stages by a typed command while it serves, with the same answer',
   // What the keeper decides on: answers by their gateway, queues by the coordinator of the stages.
   const state = join(home.folder, '.hpcserve');
   await expect.poll(() => answersIn(state)).toBe(3);
-  await expect.poll(() => queuesIn(state), { timeout: 30_000 }).toEqual([2, 'number']);
+  await expect.poll(() => timesIn(state)[0], { timeout: 30_000 }).toBe(2);
+  expect(timesIn(state)[1]).toBe('number');
+  // The embedding and four of eight layers.
+  await expect.poll(() => timesIn(state)[2], { timeout: 30_000 }).toBe(9);
   const refused = await home.run(['move', 'demo', '--stages', '9', '--site', './box.yaml']);
   expect(refused.code).not.toBe(0);
   expect(refused.stderr).toContain('E_STAGES_IMPOSSIBLE');
