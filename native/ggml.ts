@@ -166,6 +166,7 @@ const baseTable = {
   ggml_backend_cpu_buffer_type: ['ptr'],
   ggml_backend_cpu_buffer_from_ptr: ['ptr', 'ptr', 'usize'],
   ggml_backend_tensor_alloc: ['i32', 'ptr', 'ptr', 'ptr'],
+  ggml_backend_view_init: ['i32', 'ptr'],
   ggml_backend_tensor_set: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_get: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_copy: ['void', 'ptr', 'ptr'],
@@ -432,6 +433,15 @@ export function deviceCapabilities(ggml: Ggml, device: Pointer): DeviceCapabilit
   ggml.ggml_backend_dev_get_props(device, properties);
   const [async, host_buffer, , events] = properties.subarray(capabilities_offset);
   return { async: async === 1, host_buffer: host_buffer === 1, events: events === 1 };
+}
+
+/**
+ * Places a tensor in memory that is exactly as large as it is. A backend is not told of it, as by
+ * `ggml_backend_tensor_alloc`: CUDA's writes zeros behind a quantized tensor whose rows are no multiple of 512.
+ */
+export function placeTensor(tensor: Pointer, buffer: Pointer, address: Pointer): void {
+  koffi.encode(tensor, tensorLayout.buffer, 'void *', buffer);
+  koffi.encode(tensor, tensorLayout.data, 'void *', address);
 }
 
 /** The C string or bytes at an address, as memory that is shared, not copied. */

@@ -1,4 +1,4 @@
-import { GgmlType } from '../../native/ggml.ts';
+import { GgmlType, placeTensor } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvType } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -90,7 +90,7 @@ export class KvMemory {
     const place = (matrix: number): { tensor: Pointer; address: Pointer } => {
       const tensor = ggml.ggml_new_tensor_2d(this.#context, this.type, width, this.n_rows)!;
       const address = this.storage.address(matrix);
-      ggml.ggml_backend_tensor_alloc(this.#bufferOf(matrix), tensor, address);
+      placeTensor(tensor, this.#bufferOf(matrix), address);
       return { tensor, address };
     };
     layers.forEach((layer, index) => {

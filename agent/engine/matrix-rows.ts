@@ -7,10 +7,11 @@ import { convertedRowBytes, row_group } from './row-groups.ts';
 import type { PlannedWeight } from './weight-plan.ts';
 
 /**
- * Rows of a loaded matrix as a tensor of their own, for products that need only a part of a joined projection. A view
- * would not do: ggml places it by the row size of the file, and rows that were packed for a kernel may be longer (AMX:
- * Q8_0 by an eighth). So the part gets a tensor at the address where its packed rows begin, where the layout is known
- * to be made of groups of rows; where it is not, there is no such tensor and the whole product has to be taken.
+ * Rows of a loaded matrix as a tensor of their own, for products that need only a part of a joined projection: a view,
+ * where rows lie as in the file. Rows that were packed for a kernel may be longer (AMX: Q8_0 by an eighth), and ggml
+ * places views by the row size of the file. So the part gets a tensor at the address where its packed rows begin, where
+ * the layout is known to be made of groups of rows; where it is not, there is no such tensor and the whole product has
+ * to be taken.
  */
 export class MatrixRows {
   readonly #ggml: Ggml;
@@ -55,6 +56,11 @@ export class MatrixRows {
       no_alloc: true,
     })!;
     this.#contexts.push(context);
+    if (!packed) {
+      const view = ggml.ggml_view_2d(context, matrix, width, end - begin, row_bytes, begin * row_bytes)!;
+      ggml.ggml_backend_view_init(view);
+      return view;
+    }
     const part = ggml.ggml_new_tensor_2d(context, type, width, end - begin)!;
     ggml.ggml_backend_tensor_alloc(buffer, part, ggml.ggml_get_data(matrix)! + BigInt(begin * row_bytes));
     return part;
