@@ -516,6 +516,7 @@ export class NodeAgent {
     const drained = settled('draining', [
       ...(this.#session ? [this.#session.update({ lifecycle: 'DOWN' })] : []),
       ...this.#supervisors.map((supervisor) => supervisor.drain(grace_ms)),
+      ...(this.#peers ? [this.#peers.stagesIdle(grace_ms)] : []),
     ]);
     const hurried = new Promise<void>((resolve) => {
       if (this.#hurry.signal.aborted) resolve();

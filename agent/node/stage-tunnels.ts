@@ -2,6 +2,7 @@ import { rmSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
 import { createConnection, createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { agentPaths } from '../../spec/wire.ts';
 import type { AgentLog } from './log.ts';
@@ -9,6 +10,12 @@ import { acceptUpgrade, type PipelineAgents } from './pipeline-agents.ts';
 import { stageSocket } from './stage-place.ts';
 
 const protocol = 'hpcserve-stage';
+/** How often it is looked whether batches still come to the stages of a node that ends. */
+const look_ms = 250;
+/** A stage to which nothing came for so long is idle. Lower: its node leaves sooner; higher: tolerates slower stages. */
+const idle_ms = 2000;
+/** Less than any batch has, more than what says within a look that the stage before is alive. */
+const batch_bytes_min = 128;
 const path_pattern = new RegExp(`^${agentPaths.stages}/([^/]+)/(?:(\\d+)/)?(\\d+)$`);
 
 export interface StageTunnelsOptions {
@@ -49,6 +56,8 @@ export class StageTunnels {
   /** By unit, and by the number of the change that brought the ring; 0: that of its launch. */
   readonly #rings = new Map<string, Map<number, NodeRing>>();
   readonly #sockets = new Set<Duplex>();
+  /** To workers of stages here whose coordinator is elsewhere. */
+  readonly #followers = new Set<Socket>();
 
   constructor(options: StageTunnelsOptions) {
     this.#options = options;
@@ -99,6 +108,25 @@ export class StageTunnels {
     for (const each of [...(this.#rings.get(unit)?.keys() ?? [])]) if (each !== ring) this.close(unit, each);
   }
 
+  /**
+   * Resolves when no batch comes any more to stages here whose coordinator is elsewhere: answers end there, not here.
+   * @param grace_ms at most so late
+   */
+  async untilIdle(grace_ms: number): Promise<void> {
+    const began_ms = performance.now();
+    const seen = new Map<Socket, number>();
+    let busy_ms = began_ms;
+    while (this.#followers.size > 0 && performance.now() - began_ms < grace_ms) {
+      for (const worker of this.#followers) {
+        const { bytesWritten } = worker;
+        if (bytesWritten - (seen.get(worker) ?? bytesWritten) >= batch_bytes_min) busy_ms = performance.now();
+        seen.set(worker, bytesWritten);
+      }
+      if (performance.now() - busy_ms >= idle_ms) return;
+      await delay(look_ms);
+    }
+  }
+
   closeAll(): void {
     for (const rings of this.#rings.values())
       for (const { servers } of rings.values()) for (const server of servers) server.close();
@@ -112,18 +140,17 @@ export class StageTunnels {
     const unit = [...this.#rings.keys()].find((each) => encodeURIComponent(each) === name) ?? '';
     const ring = ringText === undefined ? undefined : Number(ringText);
     const stage = Number(stageText);
-    const isHere =
-      this.#rings
-        .get(unit)
-        ?.get(ring ?? 0)
-        ?.own.has(stage) === true;
-    if (request.headers.upgrade !== protocol || !isHere || !agents.has(peer)) return false;
+    const own = this.#rings.get(unit)?.get(ring ?? 0)?.own;
+    if (request.headers.upgrade !== protocol || !own?.has(stage) || !agents.has(peer)) return false;
     const worker = createConnection(stageSocket(folder, unit, stage, ring));
     worker.once('error', () => socket.destroy());
     worker.once('connect', () => {
       acceptUpgrade(socket, protocol);
       if (head.length > 0) worker.write(head);
       this.#join(socket, worker);
+      if (own.has(0) || worker.destroyed) return;
+      this.#followers.add(worker);
+      worker.once('close', () => this.#followers.delete(worker));
     });
     return true;
   }

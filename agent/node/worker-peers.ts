@@ -103,6 +103,11 @@ export class WorkerPeers {
     );
   }
 
+  /** See `StageTunnels.untilIdle`. */
+  stagesIdle(grace_ms: number): Promise<void> {
+    return this.#tunnels.untilIdle(grace_ms);
+  }
+
   async close(): Promise<void> {
     await this.#weights?.close();
     await this.#kv?.close();

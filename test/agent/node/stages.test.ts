@@ -1,4 +1,5 @@
 /** Stages of a unit under real node agents: on the devices of one node, and on those of two. */
+import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { fabricAbsence } from '../../../native/fabric/fabric.ts';
 import type { LaunchSpec, UnitSpec } from '../../../spec/launch.ts';
@@ -22,12 +23,12 @@ const stages = [
 ];
 const emulated = { emulated: 'cpu', device_model: 'A100', device_memory_bytes: 2 ** 30 } as const;
 
-async function answer(site: Site, record: SessionRecord, name = 'm'): Promise<string> {
+async function answer(site: Site, record: SessionRecord, name = 'm', max_tokens = 12): Promise<string> {
   const { statusCode, body } = await site.pool(record).request({
     method: 'POST',
     path: '/v1/completions',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ model: name, prompt: 'Cut', max_tokens: 12, temperature: 0, ignore_eos: true }),
+    body: JSON.stringify({ model: name, prompt: 'Cut', max_tokens, temperature: 0, ignore_eos: true }),
   });
   const text = await body.text();
   expect(statusCode, text).toBe(200);
@@ -125,11 +126,36 @@ test('stages on two nodes of a job talk through their agents', async () => {
 async function partOf(
   site: Site,
   node_index: number,
-  { group = 'm-0.1', launch = {} as Partial<LaunchSpec>, prefix = [] as string[] } = {},
+  {
+    group = 'm-0.1',
+    launch = {} as Partial<LaunchSpec>,
+    environment = {} as Record<string, string>,
+    prefix = [] as string[],
+  } = {},
 ): Promise<RunningAgent> {
   const unit = await cutUnit({ device_count: 1, nodes: 2, stages });
-  return site.start([unit], { ...emulated, ...launch, part: { group, node_index } }, {}, prefix);
+  return site.start([unit], { ...emulated, ...launch, part: { group, node_index } }, environment, prefix);
 }
+
+test('a node that has only a later stage ends once nothing is computed there any more', async () => {
+  await using site = await Site.open();
+  const environment = { HPCSERVE_DRAIN_S: '60' };
+  const launch: Partial<LaunchSpec> = { emulated_step_ms: 10 };
+  const first = await partOf(site, 0, { launch, environment });
+  const second = await partOf(site, 1, { launch, environment });
+  const record = await site.serving('m');
+  await pidOfStage(first, 0);
+  const expected = await answer(site, record, 'm', 120);
+  const asked = answer(site, record, 'm', 120);
+  await delay(200);
+  // Slurm ends its job while an answer is computed, which is not of its own.
+  second.process.kill('SIGTERM');
+  expect(await asked).toBe(expected);
+  const idle_ms = performance.now();
+  expect((await second.ended).code).toBe(0);
+  // Long before the end of its grace time.
+  expect(performance.now() - idle_ms).toBeLessThan(30_000);
+});
 
 test.skipIf(!canBeApart || fabricAbsence() !== undefined)(
   'a provider of a private fabric that does not work between two nodes is a notice of their agents [needs root]',
