@@ -49,11 +49,11 @@ const stageRangeSchema = z
   .strictObject({
     stages_min: z
       .int()
-      .min(2)
+      .min(1)
       .describe('Fewest stages. Lower: shorter ways where little comes, larger stages to load.'),
     stages_max: z
       .int()
-      .min(3)
+      .min(2)
       .max(64)
       .describe('Most stages, and the devices that the job has. Higher: more requests at once in bursts.'),
   })

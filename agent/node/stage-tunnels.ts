@@ -12,7 +12,7 @@ import { stageSocket } from './stage-place.ts';
 const protocol = 'hpcserve-stage';
 /** How often it is looked whether batches still come to the stages of a node that ends. */
 const look_ms = 250;
-/** A stage to which nothing came for so long is idle. Lower: its node leaves sooner; higher: tolerates slower stages. */
+/** A stage to which nothing came for so long is idle. Lower: its node leaves sooner; higher: stages may be slower. */
 const idle_ms = 2000;
 /** Less than any batch has, more than what says within a look that the stage before is alive. */
 const batch_bytes_min = 128;

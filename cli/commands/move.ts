@@ -33,8 +33,8 @@ Examples:
 
 function stagesCount(value: string): number {
   const count = Number(value);
-  if (!/^\d+$/.test(value) || count < 2 || count > 64)
-    throw new InvalidArgumentError('a number of stages from 2 to 64.');
+  if (!/^\d+$/.test(value) || count < 1 || count > 64)
+    throw new InvalidArgumentError('a number of stages from 1 to 64.');
   return count;
 }
 
@@ -48,7 +48,7 @@ async function moveStages(
   const operations = openSession(context, { command: 'hpcserve move' });
   const changes = await planMove(operations, order);
   if (changes.length === 0 && !context.json)
-    return context.note(`${order.deployment} has ${order.stages} stages already`);
+    return context.note(`${order.deployment} has ${stagesText(order.stages)} already`);
   if (dryRun) {
     if (context.json) return context.out(JSON.stringify({ changes: changes.map(described) }));
     for (const change of changes) for (const line of lines(change)) context.out(line);
@@ -63,10 +63,14 @@ async function moveStages(
     const ways = Object.entries(bytes_by_way).map(([way, bytes]) => `${formatBytes(bytes)} by ${way}`);
     const how = ways.length > 0 ? ` (${ways.join(', ')})` : '';
     context.out(
-      `${pipeline.unit.unit} has ${order.stages} stages: ${(duration_ms / 1000).toFixed(1)} s, ${formatBytes(bytes_moved)} moved${how}, no token for ${pause_ms.toFixed(0)} ms`,
+      `${pipeline.unit.unit} has ${stagesText(order.stages)}: ${(duration_ms / 1000).toFixed(1)} s, ${formatBytes(bytes_moved)} moved${how}, no token for ${pause_ms.toFixed(0)} ms`,
     );
   }
   if (context.json) context.out(JSON.stringify({ changed: done }));
+}
+
+function stagesText(count: number): string {
+  return `${count} ${count === 1 ? 'stage' : 'stages'}`;
 }
 
 function described({ pipeline, plan, stages, starts }: PipelineChange): unknown {
@@ -79,7 +83,7 @@ function lines({ pipeline, plan, stages, starts }: PipelineChange): string[] {
       `layers ${first_block}–${first_block + blocks - 1} on ${device} of ${node}`,
   );
   return [
-    `${pipeline.unit.unit}: ${pipeline.stages.length} → ${stages.length} stages, ${where.join(', ')}`,
+    `${pipeline.unit.unit}: ${pipeline.stages.length} → ${stagesText(stages.length)}, ${where.join(', ')}`,
     `  ${plan.reason}`,
     ...starts.map((start) => `  ${start}`),
   ];

@@ -194,5 +194,6 @@ function describe(
   const computing = stages.map(({ compute_s }) => compute_s);
   const ms = (seconds: number): string => (1000 * seconds).toPrecision(2);
   const pass = `a batch takes ${ms(Math.min(...computing))} to ${ms(slowest_s)} ms in each (${times})`;
-  return `cut into ${stages.length} stages, one device each: layers ${ranges.join(', ')}; ${pass}; the largest has ${mib.toFixed(1)} MiB of weights`;
+  const into = stages.length === 1 ? 'one stage' : `cut into ${stages.length} stages, one device each`;
+  return `${into}: layers ${ranges.join(', ')}; ${pass}; the largest has ${mib.toFixed(1)} MiB of weights`;
 }

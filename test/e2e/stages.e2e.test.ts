@@ -130,7 +130,7 @@ it.each([1, 4])(
 );
 
 it('gets other stages by a typed command while it serves, with the same answer', async () => {
-  write(4, '{ stages_min: 2, stages_max: 4 }');
+  write(4, '{ stages_min: 1, stages_max: 4 }');
   const deploy = ['deploy', 'model.yaml', '--site', './box.yaml', '--timeout', '60s', '--yes'];
   const { code, stdout, stderr } = await home.run(deploy, { timeout_ms: 90_000 });
   expect(code, stderr).toBe(0);
@@ -138,10 +138,10 @@ it('gets other stages by a typed command while it serves, with the same answer',
   const [, key] = /key +(\S+)/.exec(stdout)!;
   const began = await home.run(['status', 'demo', '--site', './box.yaml']);
   expect(began.stdout, began.stderr).toMatch(/stages of cut-0: (operators \d+-\d+ on cpu [0-3] of \S+ ?){4}/);
-  for (const stages of [3, 4, 2]) {
+  for (const stages of [3, 4, 1, 2]) {
     const move = await home.run(['move', 'demo', '--stages', String(stages), '--site', './box.yaml']);
     expect(move.code, move.stderr).toBe(0);
-    expect(move.stdout).toMatch(new RegExp(`cut-0 has ${stages} stages: .* moved.*, no token for \\d+ ms`));
+    expect(move.stdout).toMatch(new RegExp(`cut-0 has ${stages} stages?: .* moved.*, no token for \\d+ ms`));
     expect(await answer(url!, key!)).toBe(answers.get(1));
   }
   const told = await home.run(['status', 'demo', '--site', './box.yaml']);
@@ -152,7 +152,7 @@ it('gets other stages by a typed command while it serves, with the same answer',
   expect(told.stdout).not.toContain('not as planned');
   // What the keeper decides on: answers by their gateway, queues by the coordinator of the stages.
   const state = join(home.folder, '.hpcserve');
-  await expect.poll(() => answersIn(state)).toBe(3);
+  await expect.poll(() => answersIn(state)).toBe(4);
   await expect.poll(() => timesIn(state)[0], { timeout: 30_000 }).toBe(2);
   expect(timesIn(state)[1]).toBe('number');
   // The embedding and four of eight layers.
