@@ -12,6 +12,8 @@ import { GatewayProcess } from './gateway-process.ts';
 import { chatAnswer, chunkEvent, doneEvent, TestSession, testConfig, until } from './support.ts';
 
 const mib = 2 ** 20;
+/** A gigabyte goes to the gateway, on a machine that is busy. */
+const patience_ms = 60_000;
 const path = '/v1/chat/completions';
 let folder: string;
 let registry: RendezvousRegistry;
@@ -74,6 +76,13 @@ function rss_bytes(): number {
   return 1024 * Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${gateway.child.pid}/status`, 'utf8'))![1]);
 }
 
+/** Time that the gateway's event loop had a core: on a busy machine it waits for one, whatever it does itself. */
+function computed_ms(): number {
+  const { pid } = gateway.child;
+  const [on_cpu_ns] = readFileSync(`/proc/${pid}/task/${pid}/schedstat`, 'utf8').split(' ');
+  return Number(on_cpu_ns) / 1e6;
+}
+
 /** Sends all of a body but its last byte, and keeps the connection. */
 class Holder {
   said = '';
@@ -118,22 +127,28 @@ it('what a key may not ask is refused before it is held; what all hold is bounde
   const body = Buffer.alloc(31 * mib, 0x20);
   const holders = Array.from({ length: 24 }, () => new Holder(greedy, body));
   const times: number[] = [];
-  await until(async () => {
-    times.push(await timeOf(honest));
-    return holders.filter(({ said }) => said.includes('E_KEY_RATE')).length === 19;
-  }, 'all but five to be refused');
+  await until(
+    async () => {
+      times.push(await timeOf(honest));
+      return holders.filter(({ said }) => said.includes('E_KEY_RATE')).length === 19;
+    },
+    'all but five to be refused',
+    patience_ms,
+  );
   const told = holders.find(({ said }) => said.includes('E_KEY_RATE'))!;
   expect(told.said).toMatch(/retry-after: \d+/);
   // Of the five, two have room at a time, whatever they announce or not.
   await until(
     () => holders.filter(({ said }) => said.includes('E_KEY_BODIES')).length === 3,
     'its share to be used up',
+    patience_ms,
   );
   // A key without limits of its own: each connection is another's share of the memory.
   const more = Array.from({ length: 12 }, (_, index) => new Holder(wide, body, index % 2 === 0));
   await until(
     () => more.filter(({ status }) => status === 429).length >= 10,
     'the share of the other key to be used up',
+    patience_ms,
   );
   times.push(await timeOf(honest));
   expect(rss_bytes() - before).toBeLessThan(256 * mib);
@@ -145,8 +160,9 @@ it('what a key may not ask is refused before it is held; what all hold is bounde
       (await ask(wide, Buffer.concat([Buffer.from('{"model":"tiny"'), body, Buffer.from('}')]))).status ===
       200,
     'room for a large one',
+    patience_ms,
   );
-}, 60_000);
+}, 180_000);
 
 it('one of 33 MB that is slow to read holds up nobody, and is answered', async () => {
   await start({});
@@ -163,15 +179,15 @@ it('one of 33 MB that is slow to read holds up nobody, and is answered', async (
   const times: number[] = [];
   let most = 0;
   while (!done) {
-    const began_ms = performance.now();
+    const began_ms = computed_ms();
     await (await fetch(`${url}/health`)).text();
-    times.push(performance.now() - began_ms);
+    times.push(computed_ms() - began_ms);
     most = Math.max(most, rss_bytes());
   }
   expect((await large).map(({ status }) => status)).toEqual([200, 200]);
-  // JSON.parse of one of them takes seconds, and a gigabyte. The client's own process is busy too.
+  // JSON.parse of one of them takes seconds, and a gigabyte.
   expect(Math.max(...times)).toBeLessThan(1000);
   expect(most - before).toBeLessThan(6 * body.length);
   expect((await text).endsWith(doneEvent)).toBe(true);
   expect(replica.requests.filter(({ body: seen }) => seen.length === body.length)).toHaveLength(2);
-}, 60_000);
+}, 180_000);
