@@ -3,8 +3,8 @@ import { expect, test } from 'vitest';
 import { findDevice } from '../../../solver/catalog/devices.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { planStages, type StagePlan, type StagePlanQuestion } from '../../../solver/placement/stage-plan.ts';
-import type { PlacementModel } from '../../../spec/plan.ts';
-import { ask, cpus, gguf } from './support.ts';
+import { defaultPlacementSettings, type PlacementModel } from '../../../spec/plan.ts';
+import { ask, cpus, gguf, gpus } from './support.ts';
 
 const gib = 2 ** 30;
 const kinds = [{ kind: 'A100', count: 8, memory_bytes: 40 * gib, speed: 1 }];
@@ -152,6 +152,21 @@ test('a plan says where it cuts and why, and cuts by what stages measured once t
   const byOperator = cutOf({ ...asked, seen: [{ ...seen[0]!, stages: single }] });
   expect(byOperator.stages![0]!.end).toBeGreaterThan(after.stages![0]!.end + 8);
   expect(byOperator.reason).toMatch(/\(each operator measured by its stages\)/);
+});
+
+test('a plan says that stages on GPUs stay as they begin', () => {
+  const range = { pipeline: { stages_min: 2, stages_max: 4 } };
+  const asked = gguf('m', '8b', { parallel: range, engine: 'native', devices: { kind: 'gpu' } });
+  const changes = { settings: { ...defaultPlacementSettings, changes_stages: true } };
+  const reasonOn = (emulated: 'cpu' | undefined): string => {
+    const offer = gpus('A100', 40, 1, { engines: { native: { available: true } } });
+    const devices = emulated ? { ...offer.devices, emulated } : offer.devices;
+    const { models, rejected } = place(ask([asked], [{ ...offer, devices }], changes));
+    expect(rejected).toEqual([]);
+    return models[0]!.reasons.find((each) => each.startsWith('it begins with'))!;
+  };
+  expect(reasonOn('cpu')).toMatch(/^it begins with 4 stages, .* and has 2 when it is calm/);
+  expect(reasonOn(undefined)).toMatch(/^it begins with 4 stages and keeps them: memory of GPUs/);
 });
 
 test('a pipeline that runs keeps its cut where another one would gain little', () => {
