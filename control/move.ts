@@ -70,7 +70,7 @@ function noPipeline(state: DeploymentState, model: string, stages: number): Hpcs
   const isCut = units.some((unit) => unit.stages !== undefined);
   const engines = [...new Set(units.map(({ engine }) => engine))].join(', ');
   return new HpcserveError('E_STAGES_IMPOSSIBLE', {
-    what: `${model} cannot be given ${stages} stages now`,
+    what: `${model} cannot be given ${stages} ${stages === 1 ? 'stage' : 'stages'} now`,
     because: isCut
       ? 'none of its replicas serves; stages are changed while a pipeline answers'
       : units.length === 0
