@@ -95,11 +95,13 @@ export class PipelineExecutor implements BatchExecutor {
 
   submit(batch: readonly PlannedSequence[]): void {
     const began_ms = performance.now();
-    const number = ++this.#submitted;
+    const number = this.#submitted + 1;
     const measured = areOperatorsMeasured(number);
     const segments = batch.map(({ segment }) => segment);
     const result =
       batch.length > 0 ? this.stage.run({ segments, tokens: batchTokens(batch), measured }) : undefined;
+    // One that could not be computed here never set out, and has no number.
+    this.#submitted = number;
     const own_us = inMicroseconds(result?.operators_s ?? []);
     const port = this.port;
     if (!port) {

@@ -3,7 +3,7 @@ import { HeldLayouts } from '../../solver/refactoring/held-layouts.ts';
 import type { OperatorRange } from '../../solver/refactoring/layout.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { kv_block_tokens } from '../engine/kv-storage.ts';
-import { operatorIndex } from '../engine/operators.ts';
+import { operatorCount, operatorIndex } from '../engine/operators.ts';
 import { readSegment } from '../engine/segment-output.ts';
 import type { Stage } from '../engine/stage.ts';
 import type { StageResult } from '../engine/stage-batch.ts';
@@ -177,7 +177,10 @@ export class PipelineStage {
   }
 
   #run({ segments, operators_us }: BatchMeta, hidden: Float32Array): StageResult {
-    const { n_embd } = this.stage.model;
+    const { n_embd, n_layer } = this.stage.model;
+    const measured = operators_us.length > 0;
+    if (measured && operators_us.length !== operatorCount(n_layer))
+      throw damaged(`it asks for the times of ${operators_us.length} operators`);
     const n_blocks = this.stage.kv.storage.slab_rows / kv_block_tokens;
     let rows = 0;
     for (const { segment } of segments) {
@@ -189,7 +192,6 @@ export class PipelineStage {
     }
     if (hidden.length !== rows * n_embd)
       throw damaged(`${rows} rows of ${n_embd} came as ${hidden.length} numbers`);
-    const measured = operators_us.length > 0;
     return this.stage.run({ segments: segments.map(({ segment }) => segment), hidden, measured });
   }
 

@@ -4,8 +4,7 @@
  */
 import type { LivePipeline } from '../../solver/granularity/live-question.ts';
 import { activationSize_bytes, fitActivations } from '../../solver/partition/activation-size.ts';
-import { changesStages } from '../../solver/placement/engine-choice.ts';
-import { stagesOnKind } from '../../solver/placement/kind-stages.ts';
+import { keptStages, stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import { shapeOf } from '../../solver/placement/model-facts.ts';
 import { load_bytes_per_s } from '../../solver/placement/stage-plan.ts';
 import { concurrencyOf } from '../../spec/launch.ts';
@@ -38,7 +37,7 @@ export function livePipeline(
   question: PlacementQuestion,
 ): LivePipeline | undefined {
   const of = kindStagesOf(pipeline, question);
-  if (!of || !changesStages(of.offer)) return undefined;
+  if (!of || keptStages(of.offer) !== undefined) return undefined;
   const stages = pipeline.stages.length;
   const { input_tokens, output_tokens } = of.model.workload ?? assumedWorkload;
   const chunk_tokens = model.prefill_chunk_tokens ?? chunk_tokens_default;

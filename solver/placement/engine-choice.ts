@@ -110,11 +110,3 @@ function engineObstacle(
 export function onRealGpu(offer: NodeKindOffer): boolean {
   return offer.devices.kind !== 'cpu' && offer.devices.emulated === undefined;
 }
-
-/** Whether stages of the native engine there become others while they serve. */
-export function changesStages(offer: NodeKindOffer): boolean {
-  return !onRealGpu(offer);
-}
-/** Why they do not, elsewhere. */
-export const keptStages_words =
-  'memory of GPUs cannot be mapped at other addresses, so that KV cannot be divided by layers while it is used';

@@ -16,8 +16,8 @@ import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
-import { changesStages, chooseEngine, keptStages_words, onRealGpu } from './engine-choice.ts';
-import { type KindStages, stagesOnKind } from './kind-stages.ts';
+import { chooseEngine, onRealGpu } from './engine-choice.ts';
+import { type KindStages, keptStages, stagesOnKind } from './kind-stages.ts';
 import { streamedStep, streamingOf } from './model-facts.ts';
 import { poolObstacle } from './pools.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
@@ -386,8 +386,9 @@ function stagesReason(
   stages: number,
   finest: readonly StageCut[] | undefined,
 ): string {
-  if (!changesStages(offer))
-    return `it begins with ${finest?.length ?? stages} stages and keeps them: ${keptStages_words}; its job has ${devices} devices`;
+  const kept = keptStages(offer);
+  if (kept !== undefined)
+    return `it begins with ${finest?.length ?? stages} stages and keeps them: ${kept}; its job has ${devices} devices`;
   const changes = `its job has ${devices} devices: the keeper gives it up to ${stages_max} stages as requests come`;
   if (finest === undefined) return `it begins with ${stages} stages, and ${changes}`;
   return `it begins with ${stages_max} stages, which load side by side, where no other model is on its devices, and has ${stages} when it is calm; ${changes}`;

@@ -51,6 +51,40 @@ function expected(options: EngineOptions, ids: number[]): number[][] {
   return answers;
 }
 
+test('a batch that the first stage cannot compute has no number, and the next one is taken', async () => {
+  const pipeline = openTestPipeline(await tinyOptions(), [2, 4]);
+  const { engine, executor } = pipeline;
+  add(engine, 0);
+  const { stage } = executor;
+  const [run, submit] = [stage.run, executor.submit];
+  const batches: Parameters<typeof submit>[0][] = [];
+  stage.run = () => {
+    throw new HpcserveError('E_ENGINE_NUMBERS', { what: 'no numbers' });
+  };
+  executor.submit = (batch) => {
+    batches.push(batch);
+    submit.call(executor, batch);
+  };
+  expect(() => engine.step()).toThrow('no numbers');
+  Object.assign(stage, { run });
+  submit.call(executor, batches[0]!);
+  expect(executor.collect().segments).toHaveLength(batches[0]!.length);
+  closePipeline(pipeline);
+});
+
+test('a stage refuses a batch that asks for the times of other operators than there are', async () => {
+  const pipeline = openTestPipeline(await tinyOptions(), [3]);
+  pipeline.ring.tamper = (bytes, to) => {
+    const frame = decodeFrame(bytes);
+    if (frame.kind !== 'batch' || to !== 1) return bytes;
+    const meta = encodeBatchMeta({ ...decodeBatchMeta(frame.meta), operators_us: [0, 0] });
+    return encodeFrame(frame, meta, frame.payload);
+  };
+  add(pipeline.engine, 0);
+  expect(() => drain(pipeline.engine, [0])).toThrow(/cannot go on/);
+  closePipeline(pipeline);
+});
+
 test('sequences that are parked and come back go on where they were; damaged ones are computed again', async () => {
   const options = await tinyOptions();
   const ids = [0, 1, 2, 3];
