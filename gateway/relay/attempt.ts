@@ -126,6 +126,7 @@ export class Attempt implements AnswerReceiver {
     const arrived_ms = this.#task.of.began_ms;
     return {
       duration_ms: (performance.now() - this.#dispatched_ms) / this.#durations,
+      is_estimate: this.#durations > 1,
       // How much of it was waiting is not known.
       ttft_ms:
         ttft_ms === undefined || this.#durations > 1 ? undefined : arrived_ms + ttft_ms - this.#dispatched_ms,

@@ -16,6 +16,8 @@ export interface AnswerMeans {
 export interface ServiceTime {
   /** From when it had a place in its batch until its end: what is before that is waiting, whoever has caused it. */
   duration_ms: number;
+  /** The request had to wait, so that this is what is left of its time by the number of those before it. */
+  is_estimate: boolean;
   /** Until the first byte; undefined where the request had to wait, or came to no answer. */
   ttft_ms: number | undefined;
 }
@@ -43,9 +45,11 @@ export class ServiceTimes {
       this.#clientTtft_s.set(model, moved(this.#clientTtft_s.get(model), ttft_ms / 1000));
     if (!service) return;
     const service_s = service.duration_ms / 1000;
-    const means = this.#means.get(model) ?? { duration_s: service_s };
+    const known = this.#means.get(model);
+    const means = known ?? { duration_s: service_s };
     this.#means.set(model, means);
-    means.duration_s = moved(means.duration_s, service_s);
+    // How many were before it is known from heartbeats, which may be late: an estimate is for want of better.
+    if (known && !service.is_estimate) means.duration_s = moved(means.duration_s, service_s);
     if (!stream || ttft_ms === undefined) return;
     if (service.ttft_ms !== undefined) means.ttft_s = moved(means.ttft_s, service.ttft_ms / 1000);
     if (completion_tokens === undefined || completion_tokens < 2) return;

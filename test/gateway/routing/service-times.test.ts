@@ -24,9 +24,11 @@ it('how long a replica works for an answer does not grow with who waits there', 
 it('are means of what replicas worked, not of what clients waited', () => {
   const times = new ServiceTimes();
   const answer = { duration_ms: 9000, stream: true, ttft_ms: 8000, completion_tokens: 11 };
-  times.answered('m', answer, { duration_ms: 1500, ttft_ms: undefined });
+  times.answered('m', answer, { duration_ms: 1500, is_estimate: true, ttft_ms: undefined });
   expect(times.measured('m')).toEqual({ duration_s: 1.5, tpot_s: 0.1 });
-  times.answered('m', answer, { duration_ms: 2500, ttft_ms: 200 });
+  times.answered('m', answer, { duration_ms: 100, is_estimate: true, ttft_ms: undefined });
+  expect(times.measured('m')!.duration_s).toBe(1.5);
+  times.answered('m', answer, { duration_ms: 2500, is_estimate: false, ttft_ms: 200 });
   expect(times.measured('m')!.duration_s).toBeCloseTo(1.6, 9);
   expect(times.measured('m')!.ttft_s).toBe(0.2);
   // Clients waited all the same.
