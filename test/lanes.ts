@@ -35,6 +35,8 @@ const alone: Readonly<Record<string, string>> = {
   'test/failover/pools.test.ts': 'a replica that is to take an answer says within a second what room it has',
   'test/failover/moved-kv.test.ts':
     'answers leave a node within the seconds that it drains, and peers that have no core say too late what room they have',
+  'test/failover/moved-gpu-kv.test.ts':
+    'answers leave a device that computes on the CPU while another one compiles its kernels there',
   'test/mesh/libp2p/network-proof.test.ts':
     'a member is let in within two seconds beside 700 connections that are held, each of which costs its own side, too',
   'test/e2e/native-gpu.e2e.test.ts':
@@ -47,6 +49,8 @@ const alone: Readonly<Record<string, string>> = {
     'KV of six streams leaves a node within the two seconds that Slurm gives it',
   'test/agent/node/native-gpu.test.ts':
     'one worker at a time has a device of this machine, and the end-to-end suite has it, too',
+  'test/agent/node/refactoring-gpus.test.ts':
+    'two devices that compute on the CPU answer while weights and kernels come to both',
   'test/agent/adapters/vllm.test.ts': real_vllm,
   'test/agent/adapters/vllm-memory.test.ts': real_vllm,
   'test/agent/node/vllm-life.test.ts': real_vllm,

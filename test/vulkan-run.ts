@@ -19,6 +19,11 @@ const vulkanSuites: Readonly<Record<string, string>> = {
   'test/agent/engine/iteration-plans.test.ts': 'what an iteration computes is what its plan says',
   'test/agent/engine/many-shapes.test.ts': 'graphs of many shapes, one after another',
   'test/agent/engine/stage.test.ts': 'a model cut in stages computes what the whole does',
+  'test/agent/pipeline/pipeline.test.ts': 'stages in a ring, and what comes of them',
+  'test/agent/pipeline/refactoring.test.ts': 'pipelines that change their layout, and fail at it',
+  'test/failover/moved-gpu-kv.test.ts':
+    'answers that leave the device with their keys and values, and come to it',
+  'test/agent/node/refactoring-gpus.test.ts': 'stages on two devices that become others while they answer',
   'test/agent/memory/device-pool.test.ts': 'KV slabs, budgets and scratch in one pool of the device',
   'test/agent/memory/weight-pool.test.ts': 'reuse, eviction and packing: tensors that stay, go, and move',
   'test/agent/streaming/mixture.test.ts': 'mixtures whose experts are brought as they are needed',

@@ -168,6 +168,7 @@ class DeviceWorker {
     if (message.moves)
       this.#mover = this.#moverOf(message.moves, models, metrics, {
         library_version: llama.version,
+        pool_bytes: message.pool_bytes,
         step_ms_min,
       });
     const mover = this.#mover;
@@ -186,7 +187,7 @@ class DeviceWorker {
     place: NonNullable<Configuration['moves']>,
     models: Models,
     metrics: WorkerMetrics,
-    computes: { library_version: string; step_ms_min: number },
+    computes: { library_version: string; pool_bytes: number; step_ms_min: number },
   ): AnswerMover {
     return new AnswerMover({
       models,

@@ -1,7 +1,7 @@
 import type { MemoryPiece } from '../../native/fabric/memory.ts';
 import type { BlockList, KvBlockAllocator } from './kv-block-allocator.ts';
 import type { KvMemory } from './kv-memory.ts';
-import { type KvRange, kvPieces } from './kv-runs.ts';
+import { type KvRange, kvPieces, kvRowRuns } from './kv-runs.ts';
 import { kv_block_tokens } from './kv-storage.ts';
 
 /**
@@ -29,14 +29,14 @@ export class ArrivingKv {
     return this.#blocks.grow(this.#list, blocks);
   }
 
-  /**
-   * Where rows belong in the memory of the pool.
-   * @throws Error: the engine's KV is in no pool that others can address
-   */
-  places(tokens: KvRange, layers: KvRange): MemoryPiece[] {
-    const pieces = kvPieces(this.#kv, this.#list.blocks, tokens, layers);
-    if (!pieces) throw new Error('the KV of this engine is in no pool that others can address');
-    return pieces;
+  /** Where rows belong in the memory of the pool; undefined: it is in no pool that others can address. */
+  places(tokens: KvRange, layers: KvRange): MemoryPiece[] | undefined {
+    return kvPieces(this.#kv, this.#list.blocks, tokens, layers);
+  }
+
+  /** Writes rows that came to memory of the host: per layer keys, then values, each in the order of tokens. */
+  write(tokens: KvRange, layers: KvRange, host: Uint8Array): void {
+    this.#kv.writeRuns(kvRowRuns(this.#kv, this.#list.blocks, tokens, layers, host));
   }
 
   /** The rows of these tokens, from the first on, are there. */

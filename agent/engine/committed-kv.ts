@@ -1,6 +1,6 @@
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { type KvShape, type KvStorage, kv_block_tokens } from './kv-storage.ts';
+import { type KvShape, type KvSource, type KvStorage, kv_block_tokens } from './kv-storage.ts';
 
 /** Least tokens that a stage begins with. Lower: pipelines on devices that are nearly full; higher: none there. */
 const tokens_min = 256;
@@ -13,7 +13,6 @@ const tokens_min = 256;
  */
 class CommittedKv implements KvStorage {
   readonly #storage: KvStorage;
-  readonly #onFree: (() => void) | undefined;
   readonly slabs = 1;
   readonly slab_rows: number;
   readonly slab_bytes: number;
@@ -21,9 +20,8 @@ class CommittedKv implements KvStorage {
   readonly poolOffset?: (matrix: number, row: number) => number;
 
   /** @param rows that have memory, from the first on */
-  constructor(storage: KvStorage, rows: number, bytes: number, onFree?: () => void) {
+  constructor(storage: KvStorage, rows: number, bytes: number) {
     this.#storage = storage;
-    this.#onFree = onFree;
     this.slab_rows = rows;
     this.slab_bytes = bytes;
     if (storage.poolOffset) this.poolOffset = (matrix, row) => storage.poolOffset!(matrix, row);
@@ -75,7 +73,6 @@ class CommittedKv implements KvStorage {
 
   free(): void {
     this.#storage.free();
-    this.#onFree?.();
   }
 }
 
@@ -90,7 +87,9 @@ export function firstRows(storage: KvStorage, rows_max: number): KvStorage {
  * A cache with all of its memory from the start, for as many tokens as there is room for.
  * @throws HpcserveError E_POOL_FULL
  */
-export function commitAll(storage: KvStorage, { tokens, matrices }: KvShape, onFree?: () => void): KvStorage {
+export function commitAll(source: KvSource, shape: KvShape): KvStorage {
+  const storage = source.open({ ...shape, at_once: true });
+  const { tokens, matrices } = shape;
   for (let wanted = tokens; ; wanted /= 2) {
     const slabs = Math.min(storage.slabs, Math.max(1, Math.ceil(wanted / storage.slab_rows)));
     const numbers = Array.from({ length: slabs }, (_, slab) => slab);
@@ -98,7 +97,7 @@ export function commitAll(storage: KvStorage, { tokens, matrices }: KvShape, onF
     if (matrices === 0 || storage.commit(numbers, 'evict')) {
       const bytes = slabs * storage.slab_bytes;
       storage.attach({ used_bytes: bytes, cached_bytes: 0, budget_bytes: bytes, reclaim: () => undefined });
-      return new CommittedKv(storage, slabs * storage.slab_rows, bytes, onFree);
+      return new CommittedKv(storage, slabs * storage.slab_rows, bytes);
     }
     if (wanted > Math.min(tokens, tokens_min)) continue;
     storage.free();

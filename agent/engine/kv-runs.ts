@@ -1,6 +1,6 @@
 /** Rows of a sequence as ranges of the pool, for transfers: what travels, in which order, and where it lies. */
 import { joinMemoryPieces, type MemoryPiece } from '../../native/fabric/memory.ts';
-import type { KvMemory } from './kv-memory.ts';
+import type { KvMemory, RowRun } from './kv-memory.ts';
 import { kv_block_tokens } from './kv-storage.ts';
 
 /** Tokens, or layers, [begin, end). */
@@ -40,15 +40,54 @@ export function kvPieces(
 ): MemoryPiece[] | undefined {
   const { storage, row_bytes } = kv;
   if (!storage.poolOffset) return undefined;
-  const extents: { row: number; count: number }[] = [];
-  for (let token = tokens.begin; token < tokens.end; ) {
-    const next = Math.min(tokens.end, (Math.floor(token / kv_block_tokens) + 1) * kv_block_tokens);
-    extents.push({ row: kv.rowOf(blocks, token), count: next - token });
-    token = next;
-  }
+  const extents = extentsOf(kv, blocks, tokens);
   const pieces: MemoryPiece[] = [];
   for (const matrix of kv.matricesOf(layers))
     for (const { row, count } of extents)
       pieces.push({ offset: storage.poolOffset(matrix, row), bytes: count * row_bytes });
   return joinMemoryPieces(pieces);
+}
+
+/** The same rows in the same order, and where the host has them: in `host` from its beginning on. */
+export function* kvRowRuns(
+  kv: KvMemory,
+  blocks: readonly number[],
+  tokens: KvRange,
+  layers: KvRange,
+  host: Uint8Array,
+): Generator<RowRun> {
+  const extents = joined(extentsOf(kv, blocks, tokens));
+  let at = 0;
+  for (const matrix of kv.matricesOf(layers))
+    for (const { row, count } of extents) {
+      const bytes = count * kv.row_bytes;
+      yield { matrix, row, host: host.subarray(at, at + bytes) };
+      at += bytes;
+    }
+}
+
+interface Extent {
+  row: number;
+  count: number;
+}
+
+/** Of every block the rows of these tokens. */
+function extentsOf(kv: KvMemory, blocks: readonly number[], { begin, end }: KvRange): Extent[] {
+  const extents: Extent[] = [];
+  for (let token = begin; token < end; ) {
+    const next = Math.min(end, (Math.floor(token / kv_block_tokens) + 1) * kv_block_tokens);
+    extents.push({ row: kv.rowOf(blocks, token), count: next - token });
+    token = next;
+  }
+  return extents;
+}
+
+function joined(extents: readonly Extent[]): Extent[] {
+  const found: Extent[] = [];
+  for (const { row, count } of extents) {
+    const last = found.at(-1);
+    if (last && last.row + last.count === row) last.count += count;
+    else found.push({ row, count });
+  }
+  return found;
 }

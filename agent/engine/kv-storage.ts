@@ -18,6 +18,11 @@ export interface KvShape {
   layers?: readonly number[];
   /** Of all layers of the model: caches of parts of it that are cut by this are alike. Absent: `matrices`. */
   model_matrices?: number;
+  /**
+   * All of its memory is committed once, right after it is opened. Where two caches are opened so, rows of a block have
+   * the same numbers in both.
+   */
+  at_once?: boolean;
 }
 
 /**
@@ -82,8 +87,6 @@ export interface KvStorage {
 
 /** Where the memory of a KV cache comes from: its own, or a pool that several models share. */
 export interface KvSource {
-  /** In each cache row `n` is token `n`, so that every layer may have a cache of its own. */
-  readonly in_order?: boolean;
   /** @throws HpcserveError E_NATIVE_MEMORY, E_POOL_FULL */
   open(shape: KvShape): KvStorage;
 }

@@ -24,17 +24,15 @@ interface LayerCache {
 export class LayerKv implements KvSource {
   readonly #source: KvSource;
   readonly #layers = new Map<number, LayerCache>();
-  #isInOnePiece = false;
 
   constructor(source: KvSource) {
     this.#source = source;
   }
 
-  /** @throws HpcserveError E_POOL_FULL, E_NATIVE_MEMORY, E_REFACTOR_DEVICE, E_REFACTOR_BUSY */
+  /** @throws HpcserveError E_POOL_FULL, E_NATIVE_MEMORY, E_REFACTOR_BUSY */
   open(shape: KvShape): KvStorage {
     const { layers } = shape;
-    if (!layers || layers.length === 0) return commitAll(this.#source.open(shape), shape);
-    if (!this.#source.in_order) return this.#inOnePiece(shape);
+    if (!layers || layers.length === 0) return commitAll(this.#source, shape);
     const before = new Set(this.#layers.keys());
     try {
       for (const layer of layers) this.#require(layer, shape);
@@ -61,22 +59,8 @@ export class LayerKv implements KvSource {
     const [first] = this.#layers.values();
     const wanted = Math.min(tokens, first?.storage.slab_rows ?? tokens);
     const own: KvShape = { ...shape, tokens: wanted, matrices: matrices_per_layer, layers: [layer] };
-    const storage = commitAll(this.#source.open(own), own);
+    const storage = commitAll(this.#source, own);
     this.#layers.set(layer, { layer, storage, users: 0, writers: 0 });
-  }
-
-  /** Blocks of a device whose memory cannot be mapped lie elsewhere in every cache: one serves all layers. */
-  #inOnePiece(shape: KvShape): KvStorage {
-    if (this.#isInOnePiece)
-      throw new HpcserveError('E_REFACTOR_DEVICE', {
-        what: 'the KV of a stage cannot be divided by layers on this device',
-        because: 'its memory cannot be mapped at other addresses, so that all layers lie in one piece',
-      });
-    const storage = commitAll(this.#source.open(shape), shape, () => {
-      this.#isInOnePiece = false;
-    });
-    this.#isInOnePiece = true;
-    return storage;
   }
 
   #release(caches: readonly LayerCache[]): void {
@@ -118,8 +102,8 @@ class JoinedKv implements KvStorage {
     const blocks = this.slab_rows / kv_block_tokens;
     const isSame = ({ scratch_row, block_rows }: KvStorage): boolean =>
       scratch_row === this.scratch_row &&
-      block_rows[0] === 0 &&
-      block_rows[blocks - 1] === (blocks - 1) * kv_block_tokens;
+      block_rows[0] === this.block_rows[0] &&
+      block_rows[blocks - 1] === this.block_rows[blocks - 1];
     if (!storages.every(isSame))
       throw new HpcserveError('E_POOL_FULL', {
         what: 'a stage has no room for KV like that of the layers that are here already',

@@ -155,8 +155,6 @@ export class DevicePool {
   /** The KV cache of one engine. */
   kv(model: string): KvSource {
     return {
-      // Memory that the host addresses is mapped wherever a cache needs it.
-      in_order: this.memory.transferMemory !== undefined,
       open: (shape) => {
         const cache = this.memory.openKv(this.#kvRegions, model, shape);
         this.#caches.add(cache);

@@ -218,8 +218,8 @@ export class DeviceStages implements RowTarget {
         continue;
       }
       const again = (because: string): void => this.#tellCopied(by, refactoring, piece, { again: because });
-      if (!this.#transfers?.send(refactoring, piece, source, again))
-        again('rows of this device cannot be addressed by others');
+      if (this.#transfers) this.#transfers.send(refactoring, piece, source, again);
+      else again('this device has no way beside the rings');
     }
     return bytes;
   }

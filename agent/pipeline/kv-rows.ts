@@ -2,7 +2,7 @@
 
 import { joinMemoryPieces, type MemoryPiece } from '../../native/fabric/memory.ts';
 import type { OperatorRange } from '../../solver/refactoring/layout.ts';
-import type { KvMemory } from '../engine/kv-memory.ts';
+import type { KvMemory, RowRun } from '../engine/kv-memory.ts';
 import type { KvRange } from '../engine/kv-runs.ts';
 import { kv_block_tokens } from '../engine/kv-storage.ts';
 import { damaged } from './frame.ts';
@@ -28,12 +28,7 @@ export function layers_row_bytes(kv: KvMemory, layers: KvRange): number {
 
 /** @throws HpcserveError E_STAGE_FRAME: they do not exist here */
 export function readKvRows(kv: KvMemory, layers: KvRange, rows: readonly Rows[], into: Uint8Array): void {
-  let at = 0;
-  for (const { matrix, row, count } of runs(kv, layers, rows)) {
-    const bytes = count * kv.row_bytes;
-    kv.readRows(matrix, row, into.subarray(at, at + bytes));
-    at += bytes;
-  }
+  kv.readRuns(withBytes(kv, layers, rows, into));
 }
 
 /** @throws HpcserveError E_STAGE_FRAME: they do not exist here, or are not as many */
@@ -41,12 +36,7 @@ export function writeKvRows(kv: KvMemory, layers: KvRange, rows: readonly Rows[]
   const n_rows = rows.reduce((sum, { begin, end }) => sum + end - begin, 0);
   if (from.length !== n_rows * layers_row_bytes(kv, layers))
     throw damaged(`${n_rows} rows of KV came as ${from.length} bytes`);
-  let at = 0;
-  for (const { matrix, row, count } of runs(kv, layers, rows)) {
-    const bytes = count * kv.row_bytes;
-    kv.writeRows(matrix, row, from.subarray(at, at + bytes));
-    at += bytes;
-  }
+  kv.writeRuns(withBytes(kv, layers, rows, from));
 }
 
 /**
@@ -66,6 +56,20 @@ export function rowPieces(kv: KvMemory, layers: KvRange, rows: readonly Rows[]):
       at = next;
     }
   return joinMemoryPieces(pieces);
+}
+
+function* withBytes(
+  kv: KvMemory,
+  layers: KvRange,
+  rows: readonly Rows[],
+  bytes: Uint8Array,
+): Generator<RowRun> {
+  let at = 0;
+  for (const { matrix, row, count } of runs(kv, layers, rows)) {
+    const end = at + count * kv.row_bytes;
+    yield { matrix, row, host: bytes.subarray(at, end) };
+    at = end;
+  }
 }
 
 /** Of every matrix, rows that lie side by side. */

@@ -149,6 +149,7 @@ export class RowCopies implements RowTarget {
     }
     const { stage } = executor;
     if (piece.to_session === undefined) next?.send(encodeKv(header, id, piece, stage));
-    else if (!transfers?.send(id, piece, stage, () => this.#again(piece))) this.#again(piece);
+    else if (transfers) transfers.send(id, piece, stage, () => this.#again(piece));
+    else this.#again(piece);
   }
 }

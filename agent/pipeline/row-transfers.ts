@@ -2,7 +2,7 @@
 import type { MemoryPiece } from '../../native/fabric/memory.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Stage } from '../engine/stage.ts';
-import { layersOf, rowPieces } from './kv-rows.ts';
+import { layersOf, rowPieces, writeKvRows } from './kv-rows.ts';
 import { type KvPiece, rowsOf } from './layout-messages.ts';
 
 /** How rows leave this device. */
@@ -10,15 +10,16 @@ export interface RowTransfers {
   /**
    * Begins to bring rows of a stage to the worker that the piece names. That they are there, the target tells.
    * @param failed called once at most: they do not come so
-   * @returns false: others cannot address the rows of this device
    */
-  send(refactoring: number, piece: KvPiece, stage: Stage, failed: (because: string) => void): boolean;
+  send(refactoring: number, piece: KvPiece, stage: Stage, failed: (because: string) => void): void;
 }
 
 /** Rows that a transfer writes: their memory is nobody else's before it has ended. */
 export interface ArrivingRows {
-  /** Where they belong, in the order in which a frame has them. */
-  readonly pieces: MemoryPiece[];
+  /** Where they belong, in the order in which a frame has them; undefined: others cannot address that. */
+  readonly pieces: MemoryPiece[] | undefined;
+  /** Writes all of them from memory of the host, in that order. @throws HpcserveError E_STAGE_FRAME */
+  write(from: Uint8Array): void;
   /** All of them are there. */
   commit(way: string): void;
   /** Nothing writes there any more, whether they came or not. */
@@ -27,7 +28,7 @@ export interface ArrivingRows {
 
 /** Where rows come to. */
 export interface RowTarget {
-  /** @throws HpcserveError E_KV_STALE: the change is over; E_KV_FORMAT: others cannot address the stage's memory */
+  /** @throws HpcserveError E_KV_STALE: the change is over; E_KV_FORMAT: the stage's memory cannot be held for it */
   receive(refactoring: number, piece: KvPiece): ArrivingRows;
 }
 
@@ -39,16 +40,18 @@ export class ArrivingTransfers {
   open(stage: Stage, piece: KvPiece, arrived: (way: string) => void): ArrivingRows {
     const { kv, model } = stage;
     const layers = layersOf(piece, model.n_layer);
-    const pieces = rowPieces(kv, layers, rowsOf(piece));
+    const rows = rowsOf(piece);
+    const pieces = rowPieces(kv, layers, rows);
     const letGo = kv.storage.hold?.(layers);
-    if (!pieces || !letGo)
+    if (!letGo)
       throw new HpcserveError('E_KV_FORMAT', {
         what: 'rows of a stage cannot come beside the ring',
-        because: 'its memory cannot be addressed by others',
+        because: 'its memory is not that of a stage which changes',
       });
     this.#open.push(piece);
     return {
       pieces,
+      write: (from) => writeKvRows(kv, layers, rows, from),
       commit: arrived,
       end: () => {
         const at = this.#open.indexOf(piece);

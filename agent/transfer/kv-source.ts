@@ -1,7 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { z } from 'zod';
 import { fabricAbsence } from '../../native/fabric/fabric.ts';
-import type { MemoryPiece } from '../../native/fabric/memory.ts';
 import { canMove, ticket_bytes } from '../../native/fabric/mover.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { frameHeader } from './frame.ts';
@@ -14,9 +13,9 @@ import {
   type KvOffer,
   type Opened,
   openedSchema,
-  type Range,
   type Way,
 } from './messages.ts';
+import { type OutgoingKv, partFrom } from './outgoing-kv.ts';
 import { runHeaders, runSize_bytes } from './run-headers.ts';
 import { brokenWay, loopback, type TransferOptions } from './transfer-options.ts';
 import { FabricSource } from './ways/fabric-way.ts';
@@ -36,13 +35,6 @@ export interface KvPeer {
    * @throws HpcserveError as the peer said; E_KV_TRANSFER: it does not answer
    */
   ask(message: KvMessage, limit_ms: number): Promise<unknown>;
-}
-
-export interface OutgoingKv {
-  /** Without the round: each try is one. */
-  offer: Omit<KvOffer, 'round'>;
-  /** Where the bytes of a run lie: per layer keys, then values, each in token order. They stay until `send` is over. */
-  pieces(tokens: Range): MemoryPiece[];
 }
 
 export interface SentKv {
@@ -77,6 +69,8 @@ interface Link {
   id: string;
   attempt: Attempt;
   end: SourceEnd;
+  /** What the peer takes at once. */
+  bytes_max: number;
 }
 
 interface PeerState extends PeerTransfers {
@@ -135,14 +129,21 @@ export class KvSource {
 
   async #sendByAny(peer: KvPeer, state: PeerState, outgoing: OutgoingKv): Promise<SentKv> {
     const failed: { way: string; because: string }[] = [];
-    for (;;) {
+    const { tokens } = outgoing.offer;
+    const all: SentKv = { way: '', bytes: 0, elapsed_ms: 0 };
+    for (let { begin } = tokens; ; ) {
       const link = state.link ?? (await this.#open(peer, state, failed));
       try {
-        const sent = await this.#sendBy(peer, link, outgoing);
+        const part = partFrom(outgoing, begin, link.bytes_max);
+        const sent = await this.#sendBy(peer, link, part);
         state.transfers++;
         state.bytes += sent.bytes;
         state.busy_ms += sent.elapsed_ms;
-        return sent;
+        all.way = sent.way;
+        all.bytes += sent.bytes;
+        all.elapsed_ms += sent.elapsed_ms;
+        begin = part.offer.tokens.end;
+        if (begin === tokens.end) return all;
       } catch (error) {
         state.failures++;
         const refused = error instanceof HpcserveError && isRefusal(error);
@@ -193,8 +194,8 @@ export class KvSource {
     for (const attempt of this.#attempts(peer, state)) {
       const id = randomBytes(16).toString('hex');
       try {
-        const end = await this.#connect(peer, id, attempt, failed);
-        state.link = { id, attempt, end };
+        const { end, bytes_max } = await this.#connect(peer, id, attempt, failed);
+        state.link = { id, attempt, end, bytes_max };
         state.way = end.description;
         return state.link;
       } catch (error) {
@@ -215,7 +216,7 @@ export class KvSource {
     link: string,
     { way, encrypted, provider }: Attempt,
     failed: { way: string; because: string }[],
-  ): Promise<SourceEnd> {
+  ): Promise<{ end: SourceEnd; bytes_max: number }> {
     const { memory, own, host } = this.#options;
     const message: KvMessage = { kind: 'open', link, way, failed: failed.slice(-fallbacks_kept_max) };
     const shown = randomBytes(ticket_bytes);
@@ -235,7 +236,7 @@ export class KvSource {
       const connected: KvMessage = { kind: 'connected', link };
       if (end instanceof FabricSource) connected.probe = end.probe;
       understood(peer, doneSchema, await peer.ask(connected, 2 * meeting_ms));
-      return end;
+      return { end, bytes_max: opened.transfer_bytes_max ?? Number.POSITIVE_INFINITY };
     } catch (error) {
       await end.close();
       throw error;

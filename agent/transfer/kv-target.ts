@@ -141,6 +141,8 @@ export class KvTarget {
       const { end, opened } = await this.#endFor(peer, message);
       const link: Link = { id: message.link, peer, end, connected: false };
       this.#links.set(link.id, link);
+      if (this.#options.transfer_bytes_max !== undefined)
+        opened.transfer_bytes_max = this.#options.transfer_bytes_max;
       // A peer that was told where to come, and does not.
       setTimeout(() => {
         if (!link.connected) void this.#end(link, gone(peer, 'it did not come'));
@@ -200,7 +202,8 @@ export class KvTarget {
   async #begin(link: Link, { transfer: id, offer }: KvMessage & { kind: 'begin' }): Promise<Begun> {
     if (!link.connected) throw unknown(link.peer, 'its way is not connected');
     if (link.transfer) throw unknown(link.peer, 'another transfer is on its way');
-    checkRuns(offer, Math.min(transfer_bytes_max, this.#options.memory.bytes));
+    const { memory, transfer_bytes_max: own_max = memory.bytes } = this.#options;
+    checkRuns(offer, Math.min(transfer_bytes_max, own_max));
     requireSameFormat(this.#receiver.formatOf(offer), offer.format);
     this.#generations.advance(offer);
     const reservation = await this.#receiver.reserve(offer, link.peer);

@@ -145,6 +145,8 @@ export const openedSchema = z.strictObject({
   key: base64(512).optional(),
   session_id: hex(16).optional(),
   fabric: lentMemorySchema.optional(),
+  /** More than that comes in several transfers; absent: all of it at once. */
+  transfer_bytes_max: count.min(1).optional(),
 });
 export type Opened = z.infer<typeof openedSchema>;
 

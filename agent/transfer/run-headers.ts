@@ -6,7 +6,7 @@ function tokenSize_bytes({ format, layers }: Pick<KvOffer, 'format' | 'layers'>)
   return 2 * (layers.end - layers.begin) * format.row_bytes;
 }
 
-export function runSize_bytes(offer: KvOffer, { begin, end }: Range): number {
+export function runSize_bytes(offer: Pick<KvOffer, 'format' | 'layers'>, { begin, end }: Range): number {
   return (end - begin) * tokenSize_bytes(offer);
 }
 

@@ -22,6 +22,8 @@ export interface TransferOptions {
    * node `shm`.
    */
   providers: readonly string[];
+  /** What may come at once; absent: whatever `memory` holds. Peers send a sequence that is larger in parts. */
+  transfer_bytes_max?: number;
   /** Something works worse than it should: told once each time. */
   warn(notice: HpcserveError): void;
 }

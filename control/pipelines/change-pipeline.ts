@@ -1,5 +1,5 @@
 /** One pipeline becomes another one: where it is cut, on which devices its stages come to lie, and the call. */
-import { deviceOf, type KindStages, keptStages, stagesOnKind } from '../../solver/placement/kind-stages.ts';
+import { deviceOf, type KindStages, stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import type { StagePlan } from '../../solver/placement/stage-plan.ts';
 import { cv_assumed } from '../../solver/placement/stage-sharing.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -82,8 +82,6 @@ export function planChange(
   }
   const of = kindStagesOf(pipeline, question);
   if (!of) throw impossible(`the site offers no nodes of kind ${pipeline.node_kind} any more`);
-  const kept = keptStages(of.offer);
-  if (kept !== undefined) throw impossible(kept);
   const plan = stagesOnKind(of, stages, question.settings, measuredOf(of, pipeline));
   if (!plan.feasible) throw impossible(plan.because);
   const stage_bytes = plan.shares.map(({ weight_bytes }) => weight_bytes);

@@ -4,7 +4,7 @@
  */
 import type { LivePipeline } from '../../solver/granularity/live-question.ts';
 import { activationSize_bytes, fitActivations } from '../../solver/partition/activation-size.ts';
-import { keptStages, stagesOnKind } from '../../solver/placement/kind-stages.ts';
+import { stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import { shapeOf } from '../../solver/placement/model-facts.ts';
 import { load_bytes_per_s } from '../../solver/placement/stage-plan.ts';
 import { concurrencyOf } from '../../spec/launch.ts';
@@ -29,7 +29,7 @@ const chunk_tokens_default = 512;
  * share of the sequences in it; a chunk computes, and twice the stages take half the time each. So finer pipelines
  * carry more where prompts are long. `stage_s` is what a pass takes on average of both, and `hops_s` what it takes
  * between stages: hidden states of all its rows (FlexPipe's s_a) go from one to the next.
- * @returns undefined where its number of stages cannot be planned, such as where its files are gone, or does not change
+ * @returns undefined where its number of stages cannot be planned, such as where its files are gone
  */
 export function livePipeline(
   pipeline: HeldPipeline,
@@ -37,7 +37,7 @@ export function livePipeline(
   question: PlacementQuestion,
 ): LivePipeline | undefined {
   const of = kindStagesOf(pipeline, question);
-  if (!of || keptStages(of.offer) !== undefined) return undefined;
+  if (!of) return undefined;
   const stages = pipeline.stages.length;
   const { input_tokens, output_tokens } = of.model.workload ?? assumedWorkload;
   const chunk_tokens = model.prefill_chunk_tokens ?? chunk_tokens_default;

@@ -5,7 +5,6 @@ import type { EngineSeen, NodeKindOffer, PlacementModel, PlacementSettings } fro
 import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import type { NoPartition } from '../partition/partition.ts';
-import { onRealGpu } from './engine-choice.ts';
 import { shapeOf, workloadOf } from './model-facts.ts';
 import { planStages, type StageCut, type StagePlan, type StagePlanQuestion } from './stage-plan.ts';
 
@@ -50,13 +49,6 @@ export function stagesOnKind(
   };
   if (of.from) asked.from = of.from;
   return planStages(asked);
-}
-
-/** Why stages do not become others there while they serve; undefined: they do. */
-export function keptStages(offer: NodeKindOffer): string | undefined {
-  return onRealGpu(offer)
-    ? 'memory of GPUs cannot be mapped at other addresses, so that KV cannot be divided by layers while it is used'
-    : undefined;
 }
 
 /** The device of an offer, as the catalog, the site config or an estimate has it. */

@@ -17,7 +17,7 @@ import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
-import { type KindStages, keptStages, stagesOnKind } from './kind-stages.ts';
+import { type KindStages, stagesOnKind } from './kind-stages.ts';
 import { streamedStep, streamingOf } from './model-facts.ts';
 import { poolObstacle } from './pools.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
@@ -205,7 +205,7 @@ function optionWith(
   const seen = seenOf(way, pipeline);
   reasons.push(...streamingReasons(way, memory, seen));
   const finest = pipeline < stages_max ? finestOf(way, taken, question, defaults) : undefined;
-  if (pipeline < stages_max) reasons.push(stagesReason(way, stages_max, deviceCount, pipeline, finest));
+  if (pipeline < stages_max) reasons.push(stagesReason(pipeline, stages_max, deviceCount, finest));
   reasons.push(...describeParsers(model, engine));
   const option: PlacementOption = {
     ...way,
@@ -380,15 +380,11 @@ function finestOf(
 }
 
 function stagesReason(
-  { offer }: Way,
+  stages: number,
   stages_max: number,
   devices: number,
-  stages: number,
   finest: readonly StageCut[] | undefined,
 ): string {
-  const kept = keptStages(offer);
-  if (kept !== undefined)
-    return `it begins with ${finest?.length ?? stages} stages and keeps them: ${kept}; its job has ${devices} devices`;
   const changes = `its job has ${devices} devices: the keeper gives it up to ${stages_max} stages as requests come`;
   if (finest === undefined) return `it begins with ${stages} stages, and ${changes}`;
   return `it begins with ${stages_max} stages, which load side by side, where no other model is on its devices, and has ${stages} when it is calm; ${changes}`;

@@ -6,6 +6,7 @@ import type { KvShape } from '../../engine/kv-storage.ts';
 import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
 import { type PoolLayout, type PoolMemory, type PoolPart, type PoolSpan, placeIn } from '../pool-memory.ts';
 import type { DeviceBytes } from './device-bytes.ts';
+import { RegionKv } from './region-kv.ts';
 import { TableKv } from './table-kv.ts';
 
 /** Of offsets: a multiple of what every backend of ggml asks for (Vulkan at most 256, CUDA 128). */
@@ -106,7 +107,8 @@ export class DevicePoolMemory implements PoolMemory {
   }
 
   openKv(regions: KvRegions, model: string, shape: KvShape): PoolCache {
-    return new TableKv(this.plain.spans, pool_alignment_bytes, regions, model, shape);
+    const Cache = shape.at_once ? RegionKv : TableKv;
+    return new Cache(this.plain.spans, pool_alignment_bytes, regions, model, shape);
   }
 
   free(): void {

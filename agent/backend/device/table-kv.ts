@@ -5,6 +5,7 @@ import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
 import type { Region } from '../../memory/region-list.ts';
 import type { PoolOwner } from '../../memory/reuse-store.ts';
 import type { PoolSpan } from '../pool-memory.ts';
+import { alignedStep_rows, requireAlignedBlocks } from './kv-alignment.ts';
 
 /**
  * Tokens of a slab. Within one a sequence is attended in place; one that has several is gathered before it is attended.
@@ -60,13 +61,8 @@ export class TableKv implements PoolCache {
     this.model = model;
     this.#alignment = alignment;
     this.#row_bytes = row_bytes;
-    this.#step_rows = alignment / commonDivisor(alignment, row_bytes);
-    if (kv_block_tokens % this.#step_rows !== 0)
-      throw new HpcserveError('E_ENGINE_OPTIONS', {
-        what: `KV rows of ${row_bytes} bytes cannot be addressed on this device`,
-        because: `blocks of ${kv_block_tokens} rows do not begin at multiples of ${alignment} bytes`,
-        try: 'use kv_type f16',
-      });
+    requireAlignedBlocks(alignment, row_bytes);
+    this.#step_rows = alignedStep_rows(alignment, row_bytes);
     this.#chunk_bytes = slab_tokens * row_bytes;
     // A region may begin between two rows.
     const slack_bytes = this.#step_rows * row_bytes;
@@ -159,8 +155,4 @@ export class TableKv implements PoolCache {
     const room = spans.map((span) => this.#pool.reclaimable(this.slab_bytes, this.#alignment, span));
     return spans[room.indexOf(Math.max(...room))]!;
   }
-}
-
-function commonDivisor(a: number, b: number): number {
-  return b === 0 ? a : commonDivisor(b, a % b);
 }

@@ -107,7 +107,6 @@ export class ComputeLoop {
     this.#step_ms_min = step_ms_min;
     this.#schedule = new DeviceSchedule(settings, disk);
     this.#rows = new StageRows({
-      addressable: () => pool().memory.transferMemory !== undefined,
       targetOf: (model) => this.#stages.of(model) ?? this.#lifecycle.refactorings.of(model),
       send: (message) => this.#send(message),
     });
@@ -303,6 +302,7 @@ export class ComputeLoop {
 
   #answerKv(ask: number, asked: KvAsk): void {
     switch (asked.do) {
+      case 'read_rows':
       case 'reserve_rows':
       case 'commit_rows':
       case 'abort_rows':

@@ -1,12 +1,24 @@
 /** What the main thread asks of sequences that move with their keys and values, and what it is told. */
 import type { MemoryPiece, TransferMemory } from '../../../native/fabric/memory.ts';
+import type { Pointer } from '../../../native/signature.ts';
 import type { KvRange } from '../../engine/kv-runs.ts';
 import type { KvPiece } from '../../pipeline/layout-messages.ts';
 
-/** Consecutive tokens that travel together, and where their rows lie in the pool. */
+/**
+ * Consecutive tokens that travel together, and where their rows lie: in the pool, or in the staging memory where others
+ * cannot address the pool.
+ */
 export interface PlacedRun {
   tokens: KvRange;
   pieces: MemoryPiece[];
+}
+
+/** A part of the staging memory of the host, which both threads see: see `HostStaging`. */
+export interface HostRoom {
+  /** In the staging memory. */
+  readonly offset: number;
+  readonly bytes: number;
+  readonly address: Pointer;
 }
 
 /** Keys and values of a sequence that nobody writes to before they are let go. */
@@ -17,6 +29,8 @@ export interface HeldRows {
   computed: number;
   /** From the token on that was asked for; none where that is all there is. */
   runs: PlacedRun[];
+  /** The token behind the last run: before `computed`, where a room of the host holds no more at once. */
+  placed: number;
 }
 
 /** How far a live sequence is. */
@@ -35,7 +49,8 @@ export interface KvShapeOfModel {
   n_layer: number;
   n_head_kv: number;
   head_dim: number;
-  memory: TransferMemory;
+  /** Absent: others cannot address it, and rows go through staging memory of the host. */
+  memory?: TransferMemory | undefined;
 }
 
 /** What rows of a stage are: see `KvShapeOfModel`. */
@@ -46,10 +61,12 @@ export interface KvShapeOfStage extends Omit<KvShapeOfModel, 'n_layer'> {
 
 /** Of rows that come to stages while layouts change. */
 export type RowsAsk =
-  /** Where they belong: `MemoryPiece[]`. */
+  /** Copies rows that are to leave to memory of the host: how many bytes they are. */
+  | { do: 'read_rows'; id: number; into: HostRoom }
+  /** Where they belong: `MemoryPiece[]`, none where others cannot address that. */
   | { do: 'reserve_rows'; model: string; arrival: string; refactoring: number; piece: KvPiece }
-  /** They are there. */
-  | { do: 'commit_rows'; arrival: string; way: string }
+  /** They are there, or in memory of the host. */
+  | { do: 'commit_rows'; arrival: string; way: string; from?: HostRoom | undefined }
   /** They do not come, and nothing writes there any more. */
   | { do: 'abort_rows'; arrival: string };
 
@@ -60,16 +77,20 @@ export type SequencesAsk =
   | { do: 'list'; model: string }
   /**
    * The rows of a running sequence as they are now, from a token on, while it goes on: `HeldRows`, or nothing where it
-   * does not run. Absent `from`: all of them.
+   * does not run. Absent `from`: all of them. `into`: where others cannot address them, as many as that holds are
+   * copied there.
    */
-  | { do: 'hold'; model: string; id: number; from?: number }
+  | { do: 'hold'; model: string; id: number; from?: number; into?: HostRoom | undefined }
   /** The same once more is not needed. */
   | { do: 'let_go'; id: number }
-  /** It stops, with its rows where they are: `HeldRows` from a token on, or nothing where it does not run. */
-  | { do: 'detach'; model: string; id: number; from: number }
+  /**
+   * It stops, with its rows where they are: `HeldRows` from a token on, or nothing where it does not run. Once more:
+   * the rows behind. `into` as for `hold`.
+   */
+  | { do: 'detach'; model: string; id: number; from: number; into?: HostRoom | undefined }
   /** It goes on where it was, or has moved. */
   | { do: 'settle'; id: number; moved: boolean }
-  /** Room for rows of a sequence that comes: `PlacedRun[]`, one a run. */
+  /** Room for rows of a sequence that comes: `PlacedRun[]`, one a run; nothing where others cannot address that. */
   | {
       do: 'reserve';
       model: string;
@@ -78,9 +99,10 @@ export type SequencesAsk =
       tokens: Int32Array;
       runs: KvRange[];
     }
-  /** The rows of the last reservation are there, or do not come. */
-  | { do: 'commit' | 'abort'; arrival: string }
+  /** The rows of the last reservation are there, or in memory of the host, or do not come. */
+  | { do: 'commit'; arrival: string; from?: HostRoom | undefined }
+  | { do: 'abort'; arrival: string }
   /** Whoever needs what has arrived has it, or does not come: it is kept as other prompts are. */
   | { do: 'forget'; arrival: string };
 
-export type KvTold = HeldRows | SequenceState[] | PlacedRun[] | MemoryPiece[] | undefined;
+export type KvTold = HeldRows | SequenceState[] | PlacedRun[] | MemoryPiece[] | number | undefined;

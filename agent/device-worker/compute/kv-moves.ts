@@ -1,13 +1,16 @@
 import { monotonic_ms } from '../../../host/clock.ts';
+import { memoryAt } from '../../../native/ggml.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { ArrivingKv } from '../../engine/arriving-kv.ts';
 import type { DetachedSequence, HeldKv } from '../../engine/detached-sequence.ts';
-import { type KvRange, kvPieces, kvRuns } from '../../engine/kv-runs.ts';
+import { type KvRange, kvPieces, kvRowRuns, kvRuns } from '../../engine/kv-runs.ts';
+import { kv_block_tokens } from '../../engine/kv-storage.ts';
 import { NativeEngine } from '../../engine/native-engine.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
 import type { HostedEngine } from './hosted-engine.ts';
 import type {
   HeldRows,
+  HostRoom,
   KvShapeOfModel,
   KvTold,
   PlacedRun,
@@ -36,8 +39,9 @@ interface Arrival {
   kv: ArrivingKv;
   /** Its place in the schedule. */
   id: number;
-  /** Of the reservation under way. */
+  /** Of the reservation under way: all of them, and those whose rows come now. */
   tokens: Int32Array;
+  runs: readonly KvRange[];
   /** Something has come, and is remembered. */
   committed: boolean;
   /** A transfer writes to its rows. */
@@ -109,19 +113,19 @@ export class KvMoves {
       case 'list':
         return this.#list(asked.model);
       case 'hold':
-        return this.#hold(asked.model, asked.id, asked.from ?? 0);
+        return this.#hold(asked);
       case 'let_go':
         this.#letGo(asked.id);
         return undefined;
       case 'detach':
-        return this.#detach(asked.model, asked.id, asked.from);
+        return this.#detach(asked);
       case 'settle':
         this.#settle(asked.id, asked.moved);
         return undefined;
       case 'reserve':
         return this.#reserve(asked);
       case 'commit':
-        this.#commit(asked.arrival);
+        this.#commit(asked.arrival, asked.from);
         return undefined;
       case 'abort':
         this.#abort(asked.arrival);
@@ -140,7 +144,7 @@ export class KvMoves {
     });
   }
 
-  #hold(model: string, id: number, from: number): HeldRows | undefined {
+  #hold({ model, id, from = 0, into }: SequencesAsk & { do: 'hold' }): HeldRows | undefined {
     const hosted = this.#models.get(model)?.hosted;
     if (!hosted || this.#held.has(id)) return undefined;
     const engine = nativeOf(hosted);
@@ -148,8 +152,8 @@ export class KvMoves {
     if (!held) return undefined;
     this.#held.set(id, { held, leave: hosted.enter() });
     const { tokens: computed, blocks, all } = held;
-    const runs = placed(engine, blocks, Math.min(from, computed), computed);
-    return { tokens: all.slice(), computed, runs };
+    const placed = placedRows(engine, blocks, { begin: Math.min(from, computed), end: computed }, into);
+    return { tokens: all.slice(), computed, ...placed };
   }
 
   #letGo(id: number): void {
@@ -160,20 +164,23 @@ export class KvMoves {
     held.leave();
   }
 
-  #detach(model: string, id: number, from: number): HeldRows | undefined {
-    const hosted = this.#models.get(model)?.hosted;
-    if (!hosted) return undefined;
-    const engine = nativeOf(hosted);
-    const sequence = engine.detachSequence(id);
-    if (!sequence) return undefined;
-    this.#detached.set(id, { hosted, sequence, cancelled: false, leave: hosted.enter() });
-    this.#sync(hosted);
+  #detach({ model, id, from, into }: SequencesAsk & { do: 'detach' }): HeldRows | undefined {
+    const detached = this.#detached.get(id) ?? this.#stop(model, id);
+    if (!detached) return undefined;
+    const { hosted, sequence } = detached;
     const { tokens, computed_tokens: computed, blocks } = sequence;
-    return {
-      tokens: tokens.slice(),
-      computed,
-      runs: placed(engine, blocks.blocks, Math.min(from, computed), computed),
-    };
+    const range = { begin: Math.min(from, computed), end: computed };
+    return { tokens: tokens.slice(), computed, ...placedRows(nativeOf(hosted), blocks.blocks, range, into) };
+  }
+
+  #stop(model: string, id: number): Detached | undefined {
+    const hosted = this.#models.get(model)?.hosted;
+    const sequence = hosted && nativeOf(hosted).detachSequence(id);
+    if (!sequence) return undefined;
+    const detached = { hosted, sequence, cancelled: false, leave: hosted.enter() };
+    this.#detached.set(id, detached);
+    this.#sync(hosted);
+    return detached;
   }
 
   #settle(id: number, moved: boolean): void {
@@ -190,7 +197,7 @@ export class KvMoves {
     if (!hosted.closed) this.#sync(hosted);
   }
 
-  #reserve({ model, arrival: name, scope, tokens, runs }: SequencesAsk & { do: 'reserve' }): PlacedRun[] {
+  #reserve({ model, arrival: name, scope, tokens, runs }: SequencesAsk & { do: 'reserve' }): KvTold {
     const hosted = this.#models.get(model)?.hosted;
     if (!hosted) throw noRoom(model, 'it does not serve here now');
     const engine = nativeOf(hosted);
@@ -202,9 +209,13 @@ export class KvMoves {
       throw noRoom(model, `${engine.kv_bytes_used} of ${engine.kv_bytes_budget} bytes of its KV are in use`);
     }
     arrival.tokens = tokens.subarray(0, end);
+    arrival.runs = runs;
     arrival.writing = true;
     const layers = layersOf(engine);
-    return runs.map((run) => ({ tokens: run, pieces: arrival.kv.places(run, layers) }));
+    const placed = runs.map(
+      (run): Partial<PlacedRun> => ({ tokens: run, pieces: arrival.kv.places(run, layers) }),
+    );
+    return placed.every((run): run is PlacedRun => run.pieces !== undefined) ? placed : undefined;
   }
 
   /** What comes counts as a request of its model, so that the model has KV for it and stays. */
@@ -217,6 +228,7 @@ export class KvMoves {
       kv,
       id,
       tokens,
+      runs: [],
       committed: false,
       writing: false,
       unwanted: false,
@@ -226,13 +238,26 @@ export class KvMoves {
     return arrival;
   }
 
-  #commit(name: string): void {
+  #commit(name: string, from: HostRoom | undefined): void {
     const arrival = this.#arrivals.get(name);
     if (!arrival) throw noRoom('the model', `nothing is reserved for ${name}`);
+    if (from) this.#copyFrom(from, arrival);
     arrival.kv.commit(arrival.tokens);
     arrival.committed = true;
     arrival.writing = false;
     if (arrival.unwanted) this.#forget(name);
+  }
+
+  /** Runs lie there one after another. */
+  #copyFrom({ address, bytes }: HostRoom, { hosted, kv, runs }: Arrival): void {
+    const engine = nativeOf(hosted);
+    const host = memoryAt(address, bytes);
+    let at = 0;
+    for (const run of runs) {
+      const size = (run.end - run.begin) * engine.kv.token_bytes;
+      kv.write(run, layersOf(engine), host.subarray(at, at + size));
+      at += size;
+    }
   }
 
   /** What had come before is kept. */
@@ -260,15 +285,16 @@ export class KvMoves {
   }
 }
 
-/** What a model's rows are; undefined where others cannot address them, or they are not all here. */
-export function kvShapeOf(
-  engine: unknown,
-  memory: KvShapeOfModel['memory'] | undefined,
-): KvShapeOfModel | undefined {
-  if (!(engine instanceof NativeEngine) || !memory) return undefined;
+/**
+ * What a model's rows are; undefined where they are not all here, or not in the pool.
+ * @param memory of the pool, where others can address it
+ */
+export function kvShapeOf(engine: unknown, memory: KvShapeOfModel['memory']): KvShapeOfModel | undefined {
+  if (!(engine instanceof NativeEngine)) return undefined;
   const { kv, info } = engine;
   // Of a pipeline that has one stage now, the next layout may have more.
-  if (!kv.storage.poolOffset || kv.storage.hold || kv.layers.size !== info.n_layer) return undefined;
+  if (kv.storage.hold || kv.layers.size !== info.n_layer) return undefined;
+  if (memory && !kv.storage.poolOffset) return undefined;
   const { n_layer, n_head_kv } = info;
   return { row_bytes: kv.row_bytes, n_layer, n_head_kv, head_dim: kv.head_dim, memory };
 }
@@ -283,14 +309,43 @@ function layersOf(engine: NativeEngine): KvRange {
   return { begin: 0, end: engine.info.n_layer };
 }
 
-function placed(engine: NativeEngine, blocks: readonly number[], begin: number, end: number): PlacedRun[] {
+/**
+ * Where rows lie in the pool; where others cannot address that, as many of them as a room holds are copied there.
+ * @throws HpcserveError E_KV_ROOM; Error: nobody brought a room
+ */
+function placedRows(
+  engine: NativeEngine,
+  blocks: readonly number[],
+  { begin, end }: KvRange,
+  into: HostRoom | undefined,
+): Pick<HeldRows, 'runs' | 'placed'> {
   const { kv } = engine;
   const layers = layersOf(engine);
-  return kvRuns(kv, blocks, { begin, end }).map((tokens) => {
-    const pieces = kvPieces(kv, blocks, tokens, layers);
-    if (!pieces) throw new Error('the KV of this engine is in no pool that others can address');
-    return { tokens, pieces };
-  });
+  if (kv.storage.poolOffset) {
+    const runs = kvRuns(kv, blocks, { begin, end });
+    return {
+      runs: runs.map((tokens) => ({ tokens, pieces: kvPieces(kv, blocks, tokens, layers)! })),
+      placed: end,
+    };
+  }
+  if (!into) throw new Error('the KV of this engine is in no pool that others can address');
+  const placed = roomEnd(begin, end, Math.floor(into.bytes / kv.token_bytes));
+  if (placed === begin) return { runs: [], placed };
+  const tokens = { begin, end: placed };
+  const bytes = (placed - begin) * kv.token_bytes;
+  kv.readRuns(kvRowRuns(kv, blocks, tokens, layers, memoryAt(into.address, bytes)));
+  return { runs: [{ tokens, pieces: [{ offset: into.offset, bytes }] }], placed };
+}
+
+/** Up to where tokens have room, at the end of a block where that is not the end of all. */
+function roomEnd(begin: number, end: number, tokens_max: number): number {
+  if (tokens_max < 1)
+    throw new HpcserveError('E_KV_ROOM', {
+      what: 'keys and values of one token fill more than a room of the host',
+    });
+  const fits = Math.min(end, begin + tokens_max);
+  const whole = Math.floor(fits / kv_block_tokens) * kv_block_tokens;
+  return fits === end || whole <= begin ? fits : whole;
 }
 
 /** A request that only takes room: whoever goes on with it comes later. */

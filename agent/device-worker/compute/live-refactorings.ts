@@ -39,7 +39,7 @@ export class LiveRefactorings {
     return this.#live.get(model)?.live;
   }
 
-  /** What the rows of a pipeline are; undefined of other models, and where the main thread cannot reach them. */
+  /** What the rows of a pipeline are; undefined of other models. */
   stageKvOf(name: string): KvShapeOfStage | undefined {
     const known = this.#engines.get(name);
     if (!known) return undefined;

@@ -205,8 +205,8 @@ export type FromCompute =
       layers: KvRange;
       /** How many of each matrix. */
       rows: number;
-      /** Where they lie. */
-      pieces: MemoryPiece[];
+      /** Where they lie; undefined where others cannot address that. */
+      pieces: MemoryPiece[] | undefined;
     }
   | { type: 'load_failed'; name: string; error: ErrorJson }
   /** Kernels that are wrong on this CPU, all that are known by now: plain ones take their place. */

@@ -44,25 +44,9 @@ export async function moveAnswer(
 ): Promise<boolean> {
   const kv = randomBytes(16).toString('hex');
   const leaving = answer.alive.map((submission) => newLeaving(kv, submission));
-  const send = (one: Leaving, rows: HeldRows): Promise<unknown> =>
-    sendRows({ source, movable }, peer, one, rows);
   try {
-    for (const one of leaving) {
-      const { id, model } = one.submission;
-      const rows = (await movable.ask({ do: 'hold', model, id })) as HeldRows | undefined;
-      try {
-        if (rows) await send(one, rows);
-      } finally {
-        await movable.ask({ do: 'let_go', id });
-      }
-    }
-    for (const one of leaving) {
-      const { id, model } = one.submission;
-      const rows = (await movable.ask({ do: 'detach', model, id, from: one.sent })) as HeldRows | undefined;
-      if (!rows) continue;
-      one.detached = true;
-      await send(one, rows);
-    }
+    for (const one of leaving) await sendComputed({ source, movable }, peer, one);
+    for (const one of leaving) await stopAndSend({ source, movable }, peer, one);
   } catch (error) {
     await settle(movable, leaving, false);
     throw HpcserveError.from(error);
@@ -88,29 +72,92 @@ export function newLeaving(kv: string, submission: Submission): Leaving {
   return { submission, name: arrivalName(kv, submission.choice), sent: 0, detached: false };
 }
 
-/** Brings what a peer does not have yet; undefined where that is nothing. @throws HpcserveError E_KV_* */
-export async function sendRows(
-  { source, movable }: Pick<Surroundings, 'source' | 'movable'>,
+type Rows = Pick<Surroundings, 'source' | 'movable'>;
+
+/**
+ * Brings what is computed of a sequence and not at a peer yet, while it goes on.
+ * @returns what went; undefined: nothing did, or it does not run
+ * @throws HpcserveError E_KV_*
+ */
+export async function sendComputed(rows: Rows, peer: KvPeer, one: Leaving): Promise<SentKv | undefined> {
+  const { id, model } = one.submission;
+  let sent: SentKv | undefined;
+  let wanted: number | undefined;
+  do {
+    const held = await rows.movable.withRoom(async (into) => {
+      const found = (await rows.movable.ask({ do: 'hold', model, id, from: one.sent, into })) as
+        | HeldRows
+        | undefined;
+      try {
+        if (found) sent = added(sent, await sendRows(rows, peer, one, found));
+      } finally {
+        await rows.movable.ask({ do: 'let_go', id });
+      }
+      return found;
+    });
+    // What is computed meanwhile follows later.
+    wanted ??= held?.computed ?? 0;
+  } while (one.sent < wanted);
+  return sent;
+}
+
+/**
+ * Stops a sequence and brings what is left of it.
+ * @returns false where it has ended meanwhile
+ * @throws HpcserveError E_KV_*
+ */
+export async function stopAndSend(
+  rows: Rows,
   peer: KvPeer,
   one: Leaving,
-  { tokens, computed, runs }: HeldRows,
+): Promise<{ stopped: boolean; sent: SentKv | undefined }> {
+  const { id, model } = one.submission;
+  let sent: SentKv | undefined;
+  for (let isAll = false; !isAll; )
+    isAll = await rows.movable.withRoom(async (into) => {
+      const found = (await rows.movable.ask({ do: 'detach', model, id, from: one.sent, into })) as
+        | HeldRows
+        | undefined;
+      if (!found) return true;
+      one.detached = true;
+      sent = added(sent, await sendRows(rows, peer, one, found));
+      return found.placed === found.computed;
+    });
+  return { stopped: one.detached, sent };
+}
+
+function added(before: SentKv | undefined, more: SentKv | undefined): SentKv | undefined {
+  if (!before || !more) return before ?? more;
+  return {
+    way: more.way,
+    bytes: before.bytes + more.bytes,
+    elapsed_ms: before.elapsed_ms + more.elapsed_ms,
+  };
+}
+
+/** Brings what a peer does not have yet; undefined where that is nothing. @throws HpcserveError E_KV_* */
+async function sendRows(
+  { source, movable }: Rows,
+  peer: KvPeer,
+  one: Leaving,
+  { tokens, placed, runs }: HeldRows,
 ): Promise<SentKv | undefined> {
   if (runs.length === 0) return undefined;
   const pieces = new Map(runs.map((run: PlacedRun) => [run.tokens.begin, run.pieces]));
   const { cache_scope, model } = one.submission;
-  const of = { model, token_ids: Array.from(tokens.subarray(0, computed)) };
+  const of = { model, token_ids: Array.from(tokens.subarray(0, placed)) };
   const sent = await source.send(peer, {
     offer: {
       sequence: one.name,
       generation: 1,
       format: movable.formatOf(model),
       layers: { begin: 0, end: movable.layersOf(model) },
-      tokens: { begin: one.sent, end: computed },
+      tokens: { begin: one.sent, end: placed },
       runs: runs.map((run) => run.tokens),
       of: cache_scope === undefined ? of : { ...of, cache_scope },
     },
     pieces: ({ begin }) => pieces.get(begin)!,
   });
-  one.sent = computed;
+  one.sent = placed;
   return sent;
 }

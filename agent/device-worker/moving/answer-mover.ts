@@ -43,6 +43,8 @@ const reserve_ms = 500;
 interface MoverOptions {
   models: Models;
   place: MovesPlace & { session_id: string };
+  /** Of the device. */
+  pool_bytes: number;
   /** Least time of an iteration, where the device's speed is declared. */
   step_ms_min: number;
   /** Of the libraries that compute. */
@@ -93,8 +95,8 @@ export class AnswerMover {
 
   constructor(options: MoverOptions) {
     this.#options = options;
-    const { models, place, library_version } = options;
-    this.#movable = new MovableModels(models, `${version} ${library_version}`);
+    const { models, place, library_version, pool_bytes } = options;
+    this.#movable = new MovableModels(models, `${version} ${library_version}`, pool_bytes);
     const paces = new ModelPaces(options.step_ms_min);
     this.#arrivals = new KvArrivals(this.#movable, {
       isDraining: () => options.isDraining(),
@@ -176,6 +178,7 @@ export class AnswerMover {
     const ends = await this.#ends?.catch(() => undefined);
     await ends?.source.close();
     await ends?.target.close();
+    this.#movable.close();
     this.#agent.close();
   }
 
@@ -316,11 +319,11 @@ export class AnswerMover {
 
   async #openEnds(): Promise<Ends> {
     const { place, warn } = this.#options;
-    const { memory } = this.#movable;
+    const memory = this.#movable.openMemory();
     if (!memory)
       throw new HpcserveError('E_KV_FORMAT', {
         what: 'keys and values of this worker cannot move',
-        because: 'no model serves here whose KV lies where other processes can address it',
+        because: 'no model serves here whose KV is in the memory pool',
       });
     const options: TransferOptions = {
       memory,
@@ -334,6 +337,8 @@ export class AnswerMover {
       },
     };
     if (place.port_range) options.port_range = place.port_range;
+    const { staging } = this.#movable;
+    if (staging) options.transfer_bytes_max = staging.room_bytes;
     const arrivals = this.#arrivals;
     const rows = this.#rows;
     const target = new KvTarget(options, {

@@ -1,8 +1,11 @@
+import type { MemoryPiece } from '../../../native/fabric/memory.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { KvReceiver, KvReservation } from '../../transfer/kv-target.ts';
 import type { KvOffer, KvRoom, Range } from '../../transfer/messages.ts';
+import { runSize_bytes } from '../../transfer/run-headers.ts';
 import type { PlacedRun } from '../compute/kv-messages.ts';
-import type { MovableModels } from './movable-models.ts';
+import type { StagingRoom } from './host-staging.ts';
+import { type MovableModels, roomOnly } from './movable-models.ts';
 
 /**
  * What has arrived waits so long for the request that goes on with it; then it is kept as other prompts are. Lower:
@@ -74,25 +77,39 @@ export class KvArrivals implements KvReceiver {
     const known = this.#arrivals.get(name);
     const token_ids = Int32Array.from(of.token_ids);
     checkFollows(known, name, peer, tokens, token_ids);
-    const placed = (await this.#models.ask({
-      do: 'reserve',
-      model: of.model,
-      arrival: name,
-      scope: of.cache_scope,
-      tokens: token_ids,
-      runs,
-    })) as PlacedRun[];
-    const places = new Map(placed.map((run) => [run.tokens.begin, run.pieces]));
+    const room = await this.#models.staging?.toCome(runSize_bytes(offer, tokens));
+    const placed = await this.#reserveRows(of, name, token_ids, runs).catch((error: unknown) => {
+      room?.give();
+      throw error;
+    });
+    const places = placesOf(offer, placed, room);
     return {
       places: ({ begin }: Range) => places.get(begin) ?? [],
       commit: async () => {
-        await this.#models.ask({ do: 'commit', arrival: name });
+        try {
+          await this.#models.ask({ do: 'commit', arrival: name, from: room && roomOnly(room) });
+        } finally {
+          room?.give();
+        }
         clearTimeout(known?.timer);
         const timer = setTimeout(() => this.#forget(name), hold_ms);
         this.#arrivals.set(name, { peer, model: of.model, tokens: token_ids, arrived: tokens.end, timer });
       },
-      abort: () => void this.#models.ask({ do: 'abort', arrival: name }).catch(() => undefined),
+      abort: () => {
+        room?.give();
+        void this.#models.ask({ do: 'abort', arrival: name }).catch(() => undefined);
+      },
     };
+  }
+
+  async #reserveRows(
+    { model, cache_scope }: NonNullable<KvOffer['of']>,
+    arrival: string,
+    tokens: Int32Array,
+    runs: KvOffer['runs'],
+  ): Promise<PlacedRun[] | undefined> {
+    const asked = { do: 'reserve', model, arrival, scope: cache_scope, tokens, runs } as const;
+    return (await this.#models.ask(asked)) as PlacedRun[] | undefined;
   }
 
   /**
@@ -141,6 +158,24 @@ function checkFollows(
   if (known.peer !== peer) throw stale('another peer has begun with it');
   for (let at = 0; at < arrived; at++)
     if (known.tokens[at] !== token_ids[at]) throw stale(`its token ${at} is another one now`);
+}
+
+/** Of each run, by its first token: in the pool, or one after another in a room of the host. */
+function placesOf(
+  offer: KvOffer,
+  placed: readonly PlacedRun[] | undefined,
+  room: StagingRoom | undefined,
+): Map<number, MemoryPiece[]> {
+  if (placed) return new Map(placed.map(({ tokens, pieces }) => [tokens.begin, pieces]));
+  if (!room) throw new Error('rows have no place, neither in the pool nor in memory of the host');
+  let { offset } = room;
+  return new Map(
+    offer.runs.map((run) => {
+      const piece = { offset, bytes: runSize_bytes(offer, run) };
+      offset += piece.bytes;
+      return [run.begin, [piece]];
+    }),
+  );
 }
 
 function wrong(name: string, because: string): HpcserveError {

@@ -8,13 +8,13 @@ import {
 } from '../../../solver/disaggregation/handover.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type HandoversReport, type KeptReason, keptReasons } from '../../../spec/moves-report.ts';
-import type { KvSource } from '../../transfer/kv-source.ts';
-import type { HeldRows } from '../compute/kv-messages.ts';
+import type { KvSource, SentKv } from '../../transfer/kv-source.ts';
+import type { SequenceState } from '../compute/kv-messages.ts';
 import type { Submission } from '../compute/messages.ts';
 import type { Models } from '../models.ts';
 import type { ServedModel } from '../served-model.ts';
 import type { AgentPeers, ListedPeer } from './agent-peers.ts';
-import { type Leaving, newLeaving, sendRows, settle } from './answer-move.ts';
+import { type Leaving, newLeaving, sendComputed, settle, stopAndSend } from './answer-move.ts';
 import { DecodePeers } from './decode-peers.ts';
 import type { ModelPaces } from './model-paces.ts';
 import type { MovableModels } from './movable-models.ts';
@@ -162,24 +162,23 @@ export class PromptHandovers {
   /** @throws HpcserveError E_KV_*: it goes on here */
   async #handOver(submission: Submission, { config }: ServedModel, listed: ListedPeer): Promise<void> {
     const { models, movable, agent, source: open, goesTo } = this.#parts;
-    const { id, model, tokens } = submission;
+    const { id, tokens } = submission;
     const kv = randomBytes(16).toString('hex');
     const one = newLeaving(kv, submission);
     const peer = agent.peer(listed);
     const source = await open();
     goesTo(listed);
-    const send = async (rows: HeldRows): Promise<void> => {
-      const sent = await sendRows({ source, movable }, peer, one, rows);
+    const note = (sent: SentKv | undefined): void => {
       if (sent) this.#peers.sent(peer.session_id, sent);
     };
+    const send = async (): Promise<void> => note(await sendComputed({ source, movable }, peer, one));
     try {
       const part = partSize_tokens(tokens.length, config.prefill_chunk_tokens);
       if (!(await this.#copyWhileComputed(one, part, send))) return;
       const stopped_ms = performance.now();
-      const rest = (await movable.ask({ do: 'detach', model, id, from: one.sent })) as HeldRows | undefined;
-      if (!rest) return;
-      one.detached = true;
-      await send(rest);
+      const { stopped, sent } = await stopAndSend({ source, movable }, peer, one);
+      if (!stopped) return;
+      note(sent);
       await settle(movable, [one], true);
       this.#pauses_ms += performance.now() - stopped_ms;
     } catch (error) {
@@ -196,31 +195,30 @@ export class PromptHandovers {
    * Sends what is computed of a prompt, a part at a time, until its first token is there and little is left.
    * @returns false where it has ended
    */
-  async #copyWhileComputed(
-    one: Leaving,
-    part_tokens: number,
-    send: (rows: HeldRows) => Promise<void>,
-  ): Promise<boolean> {
-    const { models, movable } = this.#parts;
+  async #copyWhileComputed(one: Leaving, part_tokens: number, send: () => Promise<void>): Promise<boolean> {
+    const { models } = this.#parts;
     const { id, model, tokens } = one.submission;
     while (models.isLive(id)) {
       const next = this.#nextStep(id, model);
-      const rows = (await movable.ask({ do: 'hold', model, id, from: one.sent })) as HeldRows | undefined;
-      let left = 0;
-      try {
-        left = rows ? rows.computed - one.sent : 0;
-        const begun = rows !== undefined && rows.tokens.length > tokens.length;
-        if (begun && left <= 2 * part_tokens) return true;
-        if (left >= part_tokens) {
-          await send(rows!);
-          if (!begun) this.#early_tokens += left;
-        }
-      } finally {
-        if (rows) await movable.ask({ do: 'let_go', id });
+      const state = await this.#stateOf(model, id);
+      const left = state ? state.computed_tokens - one.sent : 0;
+      const begun = state !== undefined && state.tokens > tokens.length;
+      if (begun && left <= 2 * part_tokens) return true;
+      if (left < part_tokens) {
+        await next;
+        continue;
       }
-      if (left < part_tokens) await next;
+      const before = one.sent;
+      await send();
+      if (!begun) this.#early_tokens += one.sent - before;
     }
     return false;
+  }
+
+  /** Undefined: it does not run, or not yet. */
+  async #stateOf(model: string, id: number): Promise<SequenceState | undefined> {
+    const states = (await this.#parts.movable.ask({ do: 'list', model })) as SequenceState[];
+    return states.find((state) => state.id === id && !state.waiting);
   }
 
   /** Asked for before it is looked at how far the sequence is: an iteration that ends meanwhile counts. */

@@ -4,9 +4,11 @@ import type { KvFormat } from '../../transfer/kv-format.ts';
 import type { KvPeer, KvSource } from '../../transfer/kv-source.ts';
 import type { KvReservation } from '../../transfer/kv-target.ts';
 import type { KvOffer } from '../../transfer/messages.ts';
+import { runSize_bytes } from '../../transfer/run-headers.ts';
+import type { HostRoom } from '../compute/kv-messages.ts';
 import type { FromCompute } from '../compute/messages.ts';
 import type { AgentPeers } from './agent-peers.ts';
-import type { MovableModels } from './movable-models.ts';
+import { type MovableModels, roomOnly } from './movable-models.ts';
 
 type LeavingRows = FromCompute & { type: 'rows' };
 
@@ -24,23 +26,24 @@ export class StageRowMoves {
   /** @throws HpcserveError E_KV_*: they are not there */
   async send(
     source: KvSource,
-    { id, model, refactoring, piece, layers, rows, pieces }: LeavingRows,
+    { id, model, refactoring, piece, layers, rows, pieces: inPool }: LeavingRows,
   ): Promise<void> {
     const { to_session = '' } = piece;
     const peer = await this.#peerOf(to_session);
     const tokens = { begin: 0, end: rows };
+    const offer = {
+      sequence: `${nameOf(refactoring, piece)}:${id}`,
+      generation: 1,
+      format: this.#models.rowFormatOf(model),
+      layers,
+      tokens,
+      runs: [tokens],
+      stage: { model, refactoring, piece },
+    };
     try {
-      await source.send(peer, {
-        offer: {
-          sequence: `${nameOf(refactoring, piece)}:${id}`,
-          generation: 1,
-          format: this.#models.rowFormatOf(model),
-          layers,
-          tokens,
-          runs: [tokens],
-          stage: { model, refactoring, piece },
-        },
-        pieces: () => pieces,
+      await this.#models.withRoom(async (into) => {
+        const pieces = inPool ?? (await this.#read(id, into!));
+        await source.send(peer, { offer, pieces: () => pieces });
       });
     } catch (error) {
       // It may be another process by the next time.
@@ -49,23 +52,45 @@ export class StageRowMoves {
     }
   }
 
+  async #read(id: number, into: HostRoom): Promise<MemoryPiece[]> {
+    const bytes = (await this.#models.ask({ do: 'read_rows', id, into })) as number;
+    return [{ offset: into.offset, bytes }];
+  }
+
   /** @throws HpcserveError E_KV_FORMAT */
   formatOf({ stage }: KvOffer): KvFormat {
     return this.#models.rowFormatOf(stage?.model ?? '');
   }
 
-  /** @throws HpcserveError E_KV_STALE, E_KV_FORMAT */
+  /** @throws HpcserveError E_KV_STALE, E_KV_FORMAT, E_KV_ROOM */
   async reserve(offer: KvOffer, stage: NonNullable<KvOffer['stage']>): Promise<KvReservation> {
     const { sequence: arrival, round } = offer;
     const name = `${arrival} ${round}`;
     const ask = this.#models.ask.bind(this.#models);
-    const pieces = (await ask({ do: 'reserve_rows', arrival: name, ...stage })) as MemoryPiece[];
+    const bytes = runSize_bytes(offer, offer.tokens);
+    const room = await this.#models.staging?.toCome(bytes);
+    const from = room && { ...roomOnly(room), bytes };
+    let inPool: MemoryPiece[] | undefined;
+    try {
+      inPool = (await ask({ do: 'reserve_rows', arrival: name, ...stage })) as MemoryPiece[] | undefined;
+    } catch (error) {
+      room?.give();
+      throw error;
+    }
+    const pieces = inPool ?? [{ offset: room!.offset, bytes }];
     return {
       places: () => pieces,
       commit: async (way) => {
-        await ask({ do: 'commit_rows', arrival: name, way });
+        try {
+          await ask({ do: 'commit_rows', arrival: name, way, from });
+        } finally {
+          room?.give();
+        }
       },
-      abort: () => void ask({ do: 'abort_rows', arrival: name }).catch(() => undefined), // the thread has ended
+      abort: () => {
+        room?.give();
+        void ask({ do: 'abort_rows', arrival: name }).catch(() => undefined); // the thread has ended
+      },
     };
   }
 

@@ -2,6 +2,7 @@
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import type { LaunchSpec, UnitSpec } from '../../../spec/launch.ts';
 import type { RefactorStage } from '../../../spec/refactor.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
 import { agentPaths } from '../../../spec/wire.ts';
@@ -88,11 +89,23 @@ export async function startTwo(site: Site, device_count: number): Promise<[Runni
   return [first, second];
 }
 
+/** What computes in a job. */
+export interface JobDevices {
+  launch: Partial<LaunchSpec>;
+  unit?: Partial<UnitSpec>;
+  environment?: Record<string, string>;
+}
+
 /**
  * One of two jobs over which the stages of a unit are divided; each has two devices, and begins with one stage.
  * @param isKept false: of a version that had no folder for the layouts of pipelines over jobs
  */
-export async function startJob(site: Site, node_index: number, isKept = true): Promise<RunningAgent> {
+export async function startJob(
+  site: Site,
+  node_index: number,
+  isKept = true,
+  devices: JobDevices = { launch: emulated },
+): Promise<RunningAgent> {
   const path = await model('tiny-llama', 'Q8_0');
   const parallel = { tensor: 1, pipeline: 2, jobs: 2 };
   const unit = unitOf(
@@ -106,12 +119,17 @@ export async function startJob(site: Site, node_index: number, isKept = true): P
       device_count: 2,
       nodes: 2,
       stages,
+      ...devices.unit,
     },
   );
   const folder = join(site.folder, 'pipelines');
   await mkdir(folder, { recursive: true });
   const part = { group: 'm-0.1', node_index };
-  return site.start([unit], { ...emulated, part: isKept ? { ...part, folder } : part });
+  return site.start(
+    [unit],
+    { ...devices.launch, part: isKept ? { ...part, folder } : part },
+    devices.environment,
+  );
 }
 
 export const on = (node: string, device: string, first_block: number, blocks: number): RefactorStage => ({

@@ -1,8 +1,10 @@
 /** Transfers of rows within one process: real memory of real pools, bytes that come late, in halves, or not at all. */
 
+import type { Backend } from '../../../agent/backend/backend.ts';
+import type { Stage } from '../../../agent/engine/stage.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
-import { layersOf, rowPieces } from '../../../agent/pipeline/kv-rows.ts';
-import { type KvPiece, rowsOf } from '../../../agent/pipeline/layout-messages.ts';
+import { layers_row_bytes, layersOf, readKvRows, rowPieces } from '../../../agent/pipeline/kv-rows.ts';
+import { countRows, type KvPiece, rowsOf } from '../../../agent/pipeline/layout-messages.ts';
 import type { ArrivingRows, RowTarget, RowTransfers } from '../../../agent/pipeline/row-transfers.ts';
 import type { MemoryPiece } from '../../../native/fabric/memory.ts';
 import { seededRandom } from '../../../solver/simulator/random.ts';
@@ -10,12 +12,14 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { testBackend } from '../engine/test-backend.ts';
 
 interface Transfer {
-  from: string;
   refactoring: number;
   piece: KvPiece;
-  sources: MemoryPiece[];
+  /** The rows as they are at the source now. */
+  read: () => Uint8Array;
   failed: (because: string) => void;
   arriving?: ArrivingRows;
+  /** What has come, where the device's memory is not written as it comes. */
+  staged?: Uint8Array;
   /** Halves that are written. */
   written: number;
   /** Steps until it goes on. */
@@ -27,12 +31,15 @@ export type Fate = 'arrives' | 'refused' | 'breaks';
 
 /**
  * As transfers between workers: the source is read when bytes are sent and not when they are asked for, and the target
- * is written whatever it does meanwhile, until the transfer has ended.
+ * is written whatever it does meanwhile, until the transfer has ended: as bytes come, or all at once at the end where
+ * others cannot address its memory.
  */
 export class DelayedTransfers {
   /** By device. */
   readonly pools = new Map<string, DevicePool>();
   targetOf: (device: string) => RowTarget | undefined = () => undefined;
+  /** What computes of a device. */
+  backendOf: (device: string) => Backend = testBackend;
   arrived = 0;
   failed = 0;
   readonly #random: () => number;
@@ -51,7 +58,7 @@ export class DelayedTransfers {
   poolOf(device: string): DevicePool {
     const known = this.pools.get(device);
     if (known) return known;
-    const pool = new DevicePool(testBackend(), { pool_bytes: 32 * 2 ** 20, threads: 1 });
+    const pool = new DevicePool(this.backendOf(device), { pool_bytes: 32 * 2 ** 20, threads: 1 });
     this.pools.set(device, pool);
     return pool;
   }
@@ -59,17 +66,14 @@ export class DelayedTransfers {
   of(device: string): RowTransfers {
     return {
       send: (refactoring, piece, stage, failed) => {
-        const sources = rowPieces(stage.kv, layersOf(piece, stage.model.n_layer), rowsOf(piece))!;
         this.#under_way.push({
-          from: device,
           refactoring,
           piece,
-          sources,
+          read: () => readRows(this.poolOf(device), stage, piece),
           failed,
           written: 0,
           delay: this.#draw(),
         });
-        return true;
       },
     };
   }
@@ -108,6 +112,7 @@ export class DelayedTransfers {
       }
       return true;
     }
+    if (transfer.staged) transfer.arriving.write(transfer.staged);
     transfer.arriving.end();
     transfer.arriving.commit('sendfile');
     this.arrived++;
@@ -138,11 +143,16 @@ export class DelayedTransfers {
 
   /** Half of the bytes, as they are at the source now. */
   #write(transfer: Transfer): void {
-    const { from, piece, sources, arriving } = transfer;
-    const bytes = readPieces(this.poolOf(from), sources);
+    const { piece, arriving } = transfer;
+    const bytes = transfer.read();
     const half = Math.floor(bytes.length / 2);
     const part = transfer.written === 0 ? { begin: 0, end: half } : { begin: half, end: bytes.length };
-    writePieces(this.poolOf(piece.to), arriving!.pieces, bytes, part);
+    const { pieces } = arriving!;
+    if (pieces) writePieces(this.poolOf(piece.to), pieces, bytes, part);
+    else {
+      transfer.staged ??= new Uint8Array(bytes.length);
+      transfer.staged.set(bytes.subarray(part.begin, part.end), part.begin);
+    }
     transfer.written++;
   }
 
@@ -151,7 +161,14 @@ export class DelayedTransfers {
   }
 }
 
-function readPieces(pool: DevicePool, pieces: readonly MemoryPiece[]): Uint8Array {
+function readRows(pool: DevicePool, { kv, model }: Stage, piece: KvPiece): Uint8Array {
+  const layers = layersOf(piece, model.n_layer);
+  const pieces = rowPieces(kv, layers, rowsOf(piece));
+  if (!pieces) {
+    const rows = new Uint8Array(countRows(piece) * layers_row_bytes(kv, layers));
+    readKvRows(kv, layers, rowsOf(piece), rows);
+    return rows;
+  }
   const all = pieces.map(({ offset, bytes }) => {
     const into = new Uint8Array(bytes);
     pool.memory.read(offset, into);

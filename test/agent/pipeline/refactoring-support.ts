@@ -1,4 +1,5 @@
 /** Pipelines within one process whose layout changes: real stages, frames and protocol; rings are arrays. */
+import type { Backend } from '../../../agent/backend/backend.ts';
 import { LayerKv } from '../../../agent/engine/layer-kv.ts';
 import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
@@ -117,7 +118,8 @@ export class TestPipelines {
     });
     const first = this.#stage(layout[0]!.device, layout[0]!.begin, layout[0]!.end);
     this.executor = new ChangingExecutor(this.#open(first, ring), this.#kvOf(layout[0]!.device));
-    this.engine = new NativeEngine(options, testBackend(), { executor: this.executor });
+    const backend = this.#backendOf(layout[0]!.device);
+    this.engine = new NativeEngine(options, backend, { executor: this.executor });
   }
 
   get n_operators(): number {
@@ -230,12 +232,16 @@ export class TestPipelines {
     return ring.port(device, () => this.serve());
   }
 
+  #backendOf(device: string): Backend {
+    return this.#beside?.backendOf(device) ?? testBackend();
+  }
+
   #kvOf(device: string): LayerKv {
     const known = this.#kv.get(device);
     if (known) return known;
     const kv =
       this.#beside?.poolOf(device).layerKv('m') ??
-      new LayerKv({ in_order: true, open: (shape) => new OwnKvStorage(testBackend(), shape) });
+      new LayerKv({ open: (shape) => new OwnKvStorage(testBackend(), shape) });
     this.#kv.set(device, kv);
     return kv;
   }
@@ -243,6 +249,6 @@ export class TestPipelines {
   #stage(device: string, begin: number, end: number): Stage {
     const kv_tokens = this.kv_tokens.get(device) ?? this.#options.kv_tokens;
     const options = stageOptions({ ...this.#options, kv_tokens }, { kv: this.#kvOf(device) });
-    return new Stage(testBackend(), this.#file, { ...options, range: { begin, end } });
+    return new Stage(this.#backendOf(device), this.#file, { ...options, range: { begin, end } });
   }
 }

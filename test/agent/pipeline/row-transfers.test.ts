@@ -1,5 +1,5 @@
 /** Rows that go beside the rings while layouts change: late, in halves, or not at all; the tokens stay the same. */
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, expect, test } from 'vitest';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { decodeFrame, kindOf, metaOf } from '../../../agent/pipeline/frame.ts';
 import { copiedMetaSchema } from '../../../agent/pipeline/layout-messages.ts';
@@ -8,7 +8,7 @@ import type { PipelineLayout } from '../../../solver/refactoring/layout.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { engineOptions, GreedyRecorder, model, prompt, stepAlone } from '../engine/support.ts';
-import { test_device, testBackend } from '../engine/test-backend.ts';
+import { testBackend } from '../engine/test-backend.ts';
 import { DelayedTransfers, type Fate } from './delayed-transfers.ts';
 import { TestPipelines } from './refactoring-support.ts';
 
@@ -111,82 +111,80 @@ const ends = (reports: readonly RefactoringReport[]): string[] => [
   ...new Set(reports.map(({ outcome }) => ('because' in outcome ? outcome.because : outcome.kind))),
 ];
 
-describe.skipIf(test_device !== undefined)('on a device whose memory others can address', () => {
-  test.each([1, 2, 3, 4, 5, 6])('rows come late and in halves, seed %i', async (seed) => {
-    const beside = new DelayedTransfers(seed, 6);
-    const { reports, tokens } = await run(beside, [two, four, layoutOf('adc', 2, 5), one], 30);
-    expect(ends(reports)).toEqual(['refactored']);
-    expect(reports.length).toBeGreaterThan(2);
-    expect(tokens).toEqual(await undisturbed(30));
-    const { sendfile = 0, ring = 0 } = ways(reports);
-    // What is left once nothing is computed goes by the rings: at most a block of each sequence.
-    expect(sendfile).toBeGreaterThan(ring);
-    expect(beside.failed).toBe(0);
-  });
+test.each([1, 2, 3, 4, 5, 6])('rows come late and in halves, seed %i', async (seed) => {
+  const beside = new DelayedTransfers(seed, 6);
+  const { reports, tokens } = await run(beside, [two, four, layoutOf('adc', 2, 5), one], 30);
+  expect(ends(reports)).toEqual(['refactored']);
+  expect(reports.length).toBeGreaterThan(2);
+  expect(tokens).toEqual(await undisturbed(30));
+  const { sendfile = 0, ring = 0 } = ways(reports);
+  // What is left once nothing is computed goes by the rings: at most a block of each sequence.
+  expect(sendfile).toBeGreaterThan(ring);
+  expect(beside.failed).toBe(0);
+});
 
-  const fates: Record<string, (nth: number) => Fate> = {
-    'none of them arrives': () => 'refused',
-    'all of them break half-way': () => 'breaks',
-    'every third breaks, and the next is refused': (nth) =>
-      (['arrives', 'breaks', 'refused'] as const)[nth % 3]!,
+const fates: Record<string, (nth: number) => Fate> = {
+  'none of them arrives': () => 'refused',
+  'all of them break half-way': () => 'breaks',
+  'every third breaks, and the next is refused': (nth) =>
+    (['arrives', 'breaks', 'refused'] as const)[nth % 3]!,
+};
+test.each(Object.entries(fates))('%s: they come by the rings', async (_, fate) => {
+  const beside = new DelayedTransfers(7, 4, fate);
+  const { reports, tokens } = await run(beside, [two, four, layoutOf('adc', 2, 5), one], 30);
+  expect(ends(reports)).toEqual(['refactored']);
+  expect(tokens).toEqual(await undisturbed(30));
+  expect(beside.failed).toBeGreaterThan(0);
+  expect(ways(reports)).toMatchObject({ ring: expect.any(Number) });
+});
+
+test('a change is cancelled while rows are written: they reach no later change', async () => {
+  const beside = new DelayedTransfers(3, 60);
+  const pipelines = new TestPipelines(await tinyOptions(), two, {}, beside);
+  open.push(pipelines);
+  const seen = { kept: 0, refactored: 0, busy: 0 };
+  const tokens = answers(pipelines.engine, 30, () => {
+    if (!pipelines.change)
+      try {
+        pipelines.refactor(pipelines.layout === two ? four : two);
+      } catch (error) {
+        if (!(error instanceof HpcserveError) || error.code !== 'E_REFACTOR_BUSY') throw error;
+        seen.busy++;
+      }
+    const isDoomed = (seen.kept + seen.refactored) % 2 === 0;
+    if (isDoomed && pipelines.change?.phase === 'copying' && beside.writing > 0)
+      pipelines.change.cancel('asked for');
+    const report = pipelines.advance();
+    if (report?.outcome.kind === 'kept') seen.kept++;
+    if (report?.outcome.kind !== 'refactored') return;
+    seen.refactored++;
+    pipelines.layout = pipelines.layout === two ? four : two;
+  });
+  expect(tokens).toEqual(await undisturbed(30));
+  expect(seen.kept).toBeGreaterThan(0);
+  expect(seen.refactored).toBeGreaterThan(0);
+  expect(seen.busy).toBeGreaterThan(0);
+});
+
+test('rows that come by the ring wait for a transfer that still writes there', async () => {
+  const beside = new DelayedTransfers(5, 30);
+  const pipelines = new TestPipelines(await tinyOptions(), one, {}, beside);
+  open.push(pipelines);
+  let refused = 0;
+  pipelines.tamper = (frame) => {
+    if (kindOf(frame) !== 'copied') return frame;
+    const { again = '' } = metaOf(decodeFrame(frame), copiedMetaSchema);
+    if (again.includes('still writes')) refused++;
+    return frame;
   };
-  test.each(Object.entries(fates))('%s: they come by the rings', async (_, fate) => {
-    const beside = new DelayedTransfers(7, 4, fate);
-    const { reports, tokens } = await run(beside, [two, four, layoutOf('adc', 2, 5), one], 30);
-    expect(ends(reports)).toEqual(['refactored']);
-    expect(tokens).toEqual(await undisturbed(30));
-    expect(beside.failed).toBeGreaterThan(0);
-    expect(ways(reports)).toMatchObject({ ring: expect.any(Number) });
+  let changed = false;
+  const tokens = answers(pipelines.engine, 12, () => {
+    if (!pipelines.change && !changed) pipelines.refactor(two);
+    // The source takes them for broken, and they go on writing for a while.
+    if (pipelines.change?.phase === 'copying') beside.giveUpSource();
+    if (pipelines.advance()?.outcome.kind === 'refactored') changed = true;
   });
-
-  test('a change is cancelled while rows are written: they reach no later change', async () => {
-    const beside = new DelayedTransfers(3, 60);
-    const pipelines = new TestPipelines(await tinyOptions(), two, {}, beside);
-    open.push(pipelines);
-    const seen = { kept: 0, refactored: 0, busy: 0 };
-    const tokens = answers(pipelines.engine, 30, () => {
-      if (!pipelines.change)
-        try {
-          pipelines.refactor(pipelines.layout === two ? four : two);
-        } catch (error) {
-          if (!(error instanceof HpcserveError) || error.code !== 'E_REFACTOR_BUSY') throw error;
-          seen.busy++;
-        }
-      const isDoomed = (seen.kept + seen.refactored) % 2 === 0;
-      if (isDoomed && pipelines.change?.phase === 'copying' && beside.writing > 0)
-        pipelines.change.cancel('asked for');
-      const report = pipelines.advance();
-      if (report?.outcome.kind === 'kept') seen.kept++;
-      if (report?.outcome.kind !== 'refactored') return;
-      seen.refactored++;
-      pipelines.layout = pipelines.layout === two ? four : two;
-    });
-    expect(tokens).toEqual(await undisturbed(30));
-    expect(seen.kept).toBeGreaterThan(0);
-    expect(seen.refactored).toBeGreaterThan(0);
-    expect(seen.busy).toBeGreaterThan(0);
-  });
-
-  test('rows that come by the ring wait for a transfer that still writes there', async () => {
-    const beside = new DelayedTransfers(5, 30);
-    const pipelines = new TestPipelines(await tinyOptions(), one, {}, beside);
-    open.push(pipelines);
-    let refused = 0;
-    pipelines.tamper = (frame) => {
-      if (kindOf(frame) !== 'copied') return frame;
-      const { again = '' } = metaOf(decodeFrame(frame), copiedMetaSchema);
-      if (again.includes('still writes')) refused++;
-      return frame;
-    };
-    let changed = false;
-    const tokens = answers(pipelines.engine, 12, () => {
-      if (!pipelines.change && !changed) pipelines.refactor(two);
-      // The source takes them for broken, and they go on writing for a while.
-      if (pipelines.change?.phase === 'copying') beside.giveUpSource();
-      if (pipelines.advance()?.outcome.kind === 'refactored') changed = true;
-    });
-    expect(changed).toBe(true);
-    expect(refused).toBeGreaterThan(0);
-    expect(tokens).toEqual((await undisturbed(30)).slice(0, 12));
-  });
+  expect(changed).toBe(true);
+  expect(refused).toBeGreaterThan(0);
+  expect(tokens).toEqual((await undisturbed(30)).slice(0, 12));
 });

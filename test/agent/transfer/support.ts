@@ -1,7 +1,8 @@
 /** Two ends of transfers in one process, with real sockets and real libfabric between them. */
-import { type KvPeer, KvSource, type OutgoingKv } from '../../../agent/transfer/kv-source.ts';
+import { type KvPeer, KvSource } from '../../../agent/transfer/kv-source.ts';
 import { type KvReceiver, KvTarget } from '../../../agent/transfer/kv-target.ts';
 import type { KvMessage, KvOffer, Range, Way } from '../../../agent/transfer/messages.ts';
+import type { OutgoingKv } from '../../../agent/transfer/outgoing-kv.ts';
 import type { TransferOptions } from '../../../agent/transfer/transfer-options.ts';
 import { SessionIdentity } from '../../../mesh/index.ts';
 import type { MemoryPiece } from '../../../native/fabric/memory.ts';

@@ -226,16 +226,6 @@ describe('a pipeline that has loaded as the finest stages', () => {
     expect(await looks(keeper, shared, 60)).toEqual([]);
   });
 
-  it('keeps its stages on GPUs, and it is said why', async () => {
-    const state = await started(operations);
-    const [pipeline] = heldPipelines(state, seen(state));
-    const question = structuredClone(await pipelineQuestion(operations, state));
-    for (const { devices } of question.node_kinds) delete devices.emulated;
-    const because = [expect.stringMatching(/of GPUs/)];
-    expect(() => planChange(pipeline!, 2, question, 0)).toThrow(expect.objectContaining({ because }));
-    expect(livePipeline(pipeline!, state.spec.models[0]!, question)).toBeUndefined();
-  });
-
   it('is merged by whole stages', async () => {
     const state = await started(operations);
     const [pipeline] = heldPipelines(state, seen(state));
