@@ -60,11 +60,22 @@ export class ElsewhereStages {
     return answer?.type === 'settled' ? (answer.ring ?? layout.ring) : undefined;
   }
 
+  /**
+   * The node is that of the first stage, and this one is to go: its stages come to others within that time.
+   * @returns why not; undefined: nothing of it is needed here any more
+   */
+  async leave(unit: string, node_index: number, left_ms: number): Promise<string | undefined> {
+    const answer = await this.#ask({ type: 'leave', unit, node_index, left_ms }, left_ms);
+    this.close();
+    if (answer?.type === 'left') return undefined;
+    return answer?.type === 'refused' ? answer.because : `the agent of node ${this.node} does not answer`;
+  }
+
   close(): void {
     this.#lines?.close();
   }
 
-  async #ask(order: ChangeOrder): Promise<ChangeAnswer | undefined> {
+  async #ask(order: ChangeOrder, limit_ms = answer_ms): Promise<ChangeAnswer | undefined> {
     this.#lines ??= await this.#connect();
     if (!this.#lines) return undefined;
     const answer = new Promise<ChangeAnswer | undefined>((resolve) => {
@@ -72,7 +83,7 @@ export class ElsewhereStages {
     });
     this.#lines.send(order);
     const late = new AbortController();
-    const silence = delay(answer_ms, undefined, { signal: late.signal, ref: false }).catch(() => undefined);
+    const silence = delay(limit_ms, undefined, { signal: late.signal, ref: false }).catch(() => undefined);
     try {
       return await Promise.race([answer, silence]);
     } finally {

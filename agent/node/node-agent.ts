@@ -261,6 +261,7 @@ export class NodeAgent {
       node_index: this.#node_index,
       provider: () => this.#provider?.delegation?.provider_id,
       supervisors: () => this.#supervisors,
+      isLeaving: () => this.#stop.signal.aborted,
       log: this.#log,
     });
   }
@@ -516,7 +517,7 @@ export class NodeAgent {
     const drained = settled('draining', [
       ...(this.#session ? [this.#session.update({ lifecycle: 'DOWN' })] : []),
       ...this.#supervisors.map((supervisor) => supervisor.drain(grace_ms)),
-      ...(this.#peers ? [this.#peers.stagesIdle(grace_ms)] : []),
+      ...(this.#peers ? [this.#peers.leaveStages(grace_ms)] : []),
     ]);
     const hurried = new Promise<void>((resolve) => {
       if (this.#hurry.signal.aborted) resolve();

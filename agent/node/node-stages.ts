@@ -1,4 +1,5 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { UnitSpec } from '../../spec/launch.ts';
 import type { GroupUnit } from './assign-devices.ts';
 import type { DeviceWorkerProcess } from './device-worker-process.ts';
 import { type StageLayout, unitInLayout } from './stage-layout.ts';
@@ -55,6 +56,25 @@ export class NodeStages {
       .supervisors()
       .flatMap(({ group }) => group.units)
       .find(({ unit }) => unit === name);
+  }
+
+  /** The device of this node that has the first stage of a unit; undefined where none has. */
+  coordinator(name: string): { unit: GroupUnit; supervisor: UnitSupervisor } | undefined {
+    for (const supervisor of this.#options.supervisors()) {
+      const unit = supervisor.group.units.find((each) => each.unit === name && each.stage === 0);
+      if (unit) return { unit, supervisor };
+    }
+    return undefined;
+  }
+
+  /** Units of which this node has stages, and not the first one. */
+  followed(): UnitSpec[] {
+    const units = this.#options.supervisors().flatMap(({ group }) => group.units);
+    const later = units.filter(
+      (unit) => unit.stages !== undefined && (unit.stage ?? 0) > 0 && !isSpare(unit),
+    );
+    const names = new Set(later.map(({ unit }) => unit).filter((name) => !this.coordinator(name)));
+    return [...names].map((name) => later.find(({ unit }) => unit === name)!);
   }
 
   /** Of the layout that the node has of a unit; 0: of its launch. Undefined where it has nothing of it. */

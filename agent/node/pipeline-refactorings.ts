@@ -1,5 +1,7 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { stageOperatorsOf } from '../../solver/refactoring/block-layout.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
+import { layoutsWithout, type NodeDevice } from '../../solver/refactoring/leaving-node.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import type { RefactorOutcome, RefactorRequest, RefactorStage } from '../../spec/refactor.ts';
@@ -20,6 +22,9 @@ import {
 import type { UnitSupervisor } from './unit-supervisor.ts';
 import { UntoldNodes } from './untold-nodes.ts';
 
+/** Between two looks at a change that is under way. */
+const again_ms = 200;
+
 interface RefactoringOptions {
   node: string;
   /** Among those that units count. */
@@ -31,6 +36,8 @@ interface RefactoringOptions {
   units: readonly UnitSpec[];
   /** Of units whose stages have changed before this agent began, by their names. */
   layouts: ReadonlyMap<string, StageLayout>;
+  /** This node is to go. */
+  isLeaving(): boolean;
   log: AgentLog;
 }
 
@@ -96,16 +103,84 @@ export class PipelineRefactorings {
       throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${model} change already` });
     this.#changing.add(unit.unit);
     try {
-      return await this.#change(unit, supervisor, stages, signal);
+      return await this.#change(unit, supervisor, () => this.#layoutOf(unit, stages), signal);
     } finally {
       this.#changing.delete(unit.unit);
     }
   }
 
+  /**
+   * Another node is to go: its stages come to devices of the others, while they answer.
+   * @param left_ms until it goes
+   * @throws HpcserveError E_REFACTOR_*, E_STAGE_LOST: it keeps them
+   */
+  async leave(name: string, leaving: number, left_ms: number): Promise<void> {
+    const { stages, launch, log } = this.#options;
+    const signal = AbortSignal.timeout(left_ms);
+    const own = stages.coordinator(name);
+    if (!own || this.#options.isLeaving())
+      throw new HpcserveError('E_REFACTOR_DEVICE', {
+        what: `the stages of ${name} on node ${leaving} cannot come to others`,
+        because: own ? 'the node of its first stage is to go, too' : 'its first stage is not here',
+      });
+    // What is under way may be what takes them away.
+    while (this.#changing.has(name)) await delay(again_ms, undefined, { signal });
+    this.#changing.add(name);
+    try {
+      const { unit, supervisor } = own;
+      const now = keptStageLayout(launch, unit) ?? plannedLayout(unit);
+      const layouts = layoutsWithout(now.stages, leaving, this.#freeDevices(unit, now, leaving));
+      log.info({ unit: name, leaving, layouts: layouts.length }, 'a node with stages of it is to go');
+      for (const [at, next] of layouts.entries())
+        try {
+          await this.#change(unit, supervisor, () => ({ ring: ++this.#changes, stages: next }), signal);
+          return;
+        } catch (error) {
+          // The next one may need less.
+          if (signal.aborted || at === layouts.length - 1) throw error;
+        }
+    } finally {
+      this.#changing.delete(name);
+    }
+  }
+
+  /** Of nodes that stay, own ones first: frames between devices of a node take no network. */
+  #freeDevices(unit: GroupUnit, { stages }: StageLayout, leaving: number): NodeDevice[] {
+    const { node_index: own, units } = this.#options;
+    // As its launch has it: of a unit on one device, that one is counted alone.
+    const launched = units.find((each) => each.unit === unit.unit) ?? unit;
+    const nodes = [own, ...this.#others(unit).map(({ node_index }) => node_index)];
+    const used = new Set(stages.map(({ node_index, device }) => `${node_index} ${device}`));
+    return nodes
+      .filter((node_index) => node_index !== leaving)
+      .flatMap((node_index) =>
+        Array.from({ length: launched.device_count }, (_, at) => ({
+          node_index,
+          device: `${launched.device_kind} ${launched.first_device + at}`,
+        })),
+      )
+      .filter(({ node_index, device }) => !used.has(`${node_index} ${device}`));
+  }
+
+  /** This node is to go: the agents of first stages elsewhere are asked to do without it. */
+  async leaveAll(left_ms: number): Promise<void> {
+    const { stages, launch, node_index, log } = this.#options;
+    await Promise.all(
+      stages.followed().map(async (unit) => {
+        const [first] = (keptStageLayout(launch, unit) ?? plannedLayout(unit)).stages;
+        const there = this.#others(unit).find((other) => other.node_index === first!.node_index);
+        if (!there) return;
+        const because = await there.leave(unit.unit, node_index, left_ms);
+        if (because === undefined) log.info({ unit: unit.unit }, 'its stages have come to other nodes');
+        else log.warn({ unit: unit.unit, because }, 'its stages stay here until this node ends');
+      }),
+    );
+  }
+
   async #change(
     unit: GroupUnit,
     supervisor: UnitSupervisor,
-    stages: readonly RefactorStage[],
+    layoutFor: () => StageLayout,
     signal: AbortSignal,
   ): Promise<RefactorOutcome> {
     const { stages: own, launch, log } = this.#options;
@@ -114,7 +189,8 @@ export class PipelineRefactorings {
         what: `the stages of ${unit.model.name} cannot change`,
         because: cannot_change,
       });
-    const layout = this.#layoutOf(unit, stages);
+    const layout = layoutFor();
+    const { stages } = layout;
     await this.#allKnow(unit, layout);
     const devices = own.devices(unit, layout);
     const first = devices.find(({ stage }) => stage === 0);

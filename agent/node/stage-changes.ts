@@ -21,11 +21,18 @@ import {
 
 export const changes_protocol = 'hpcserve-stage-change';
 
-/** From the agent that drives a change of stages. */
+/** From the agent that drives a change of stages, or asks for one. */
 const orderSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('prepare'), unit: z.string(), layout: stageLayoutSchema }),
   /** It is over. @param isDone the pipeline has this layout now; else it keeps the one before */
   z.object({ type: z.literal('settle'), unit: z.string(), layout: toldLayoutSchema, isDone: z.boolean() }),
+  /** To the agent of the first stage: a node is to go, and its stages with it within this time. */
+  z.object({
+    type: z.literal('leave'),
+    unit: z.string(),
+    node_index: z.int().min(0),
+    left_ms: z.int().min(0),
+  }),
 ]);
 export type ChangeOrder = z.infer<typeof orderSchema>;
 
@@ -43,6 +50,8 @@ export const changeAnswerSchema = z.discriminatedUnion('type', [
   /** The worker of one of the devices is gone. */
   z.object({ type: z.literal('ended'), because: z.string() }),
   z.object({ type: z.literal('settled'), ring: ringSchema }),
+  /** Nothing of it is needed on the node that is to go. */
+  z.object({ type: z.literal('left') }),
 ]);
 export type ChangeAnswer = z.infer<typeof changeAnswerSchema>;
 
@@ -60,6 +69,8 @@ interface StageChangesOptions {
   stages: NodeStages;
   launch: LaunchSpec;
   log: AgentLog;
+  /** See `PipelineRefactorings.leave`. */
+  leave(unit: string, node_index: number, left_ms: number): Promise<void>;
 }
 
 /**
@@ -68,6 +79,7 @@ interface StageChangesOptions {
  * yet, and the layout comes all the same, the node hears of it later and adopts it: see `NodeStages.change`.
  *
  *     prepare ──► prepared · refused      (ended)      settle ──► settled
+ *     leave ──► left · refused            of a node that is to go, to the one that drives the changes
  */
 export class StageChanges {
   readonly #options: StageChangesOptions;
@@ -117,6 +129,11 @@ export class StageChanges {
     const { stages } = this.#options;
     try {
       if (order.type === 'prepare') return await this.#prepare(order, lines);
+      if (order.type === 'leave') {
+        await this.#options.leave(order.unit, order.node_index, order.left_ms);
+        lines.send({ type: 'left' });
+        return undefined;
+      }
       await this.#settle(order.unit, order.layout, order.isDone);
       lines.send({ type: 'settled', ring: stages.ring(order.unit) });
     } catch (error) {
@@ -131,7 +148,7 @@ export class StageChanges {
   }
 
   async #prepare(
-    { unit: name, layout }: ChangeOrder,
+    { unit: name, layout }: ChangeOrder & { type: 'prepare' },
     lines: JsonLines<ChangeOrder, ChangeAnswer>,
   ): Promise<Prepared | undefined> {
     const { node, stages, launch, log } = this.#options;

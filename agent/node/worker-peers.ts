@@ -32,6 +32,8 @@ interface WorkerPeersOptions {
   /** Fingerprint of the own provider; undefined while nothing proves it. */
   provider(): string | undefined;
   supervisors(): readonly UnitSupervisor[];
+  /** The node is to go. */
+  isLeaving(): boolean;
   log: AgentLog;
 }
 
@@ -70,7 +72,14 @@ export class WorkerPeers {
     const agents = new PipelineAgents({ registry, own, node_index, launch, provider });
     this.#tunnels = new StageTunnels({ agents, node_index, folder: runtime_folder, log });
     const stages = new NodeStages({ node: node.node, node_index, tunnels: this.#tunnels, supervisors });
-    this.#changes = new StageChanges({ node: node.node, agents, stages, launch, log });
+    this.#changes = new StageChanges({
+      node: node.node,
+      agents,
+      stages,
+      launch,
+      log,
+      leave: (unit, leaving, left_ms) => this.refactorings.leave(unit, leaving, left_ms),
+    });
     this.refactorings = new PipelineRefactorings({
       node: node.node,
       node_index,
@@ -79,6 +88,7 @@ export class WorkerPeers {
       agents,
       units: native,
       layouts,
+      isLeaving: options.isLeaving,
       log,
     });
   }
@@ -103,9 +113,15 @@ export class WorkerPeers {
     );
   }
 
-  /** See `StageTunnels.untilIdle`. */
-  stagesIdle(grace_ms: number): Promise<void> {
-    return this.#tunnels.untilIdle(grace_ms);
+  /**
+   * The node is to go: stages here whose coordinator is elsewhere come to other nodes, and where that is not possible
+   * they stay until no batch comes any more.
+   * @param grace_ms at most so long
+   */
+  async leaveStages(grace_ms: number): Promise<void> {
+    const began_ms = performance.now();
+    await this.refactorings.leaveAll(grace_ms);
+    await this.#tunnels.untilIdle(Math.max(0, grace_ms - (performance.now() - began_ms)));
   }
 
   async close(): Promise<void> {

@@ -1,0 +1,64 @@
+/** A job whose stages leave it before it ends, while the pipeline answers: its coordinator is in another job. */
+import { expect, test } from 'vitest';
+import { Site } from '../support.ts';
+import {
+  answer,
+  changed,
+  emulated,
+  type JobDevices,
+  on,
+  startJob,
+  untilStages,
+  workersOf,
+} from './refactoring-support.ts';
+
+const slow: JobDevices = { launch: { ...emulated, emulated_step_ms: 20 } };
+
+test('to a free device of the other job; the job in its place has none, and gets one', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  const first = await startJob(site, 0, true, slow);
+  const second = await startJob(site, 1, true, slow);
+  const record = await site.serving('m');
+  await untilStages(second, [[3, 6]]);
+  const expected = await answer(site, record, 240);
+  const [pid] = await workersOf(first);
+  let isOver = false;
+  const asked = answer(site, record, 240).finally(() => {
+    isOver = true;
+  });
+  second.process.kill('SIGTERM');
+  await untilStages(first, [
+    [0, 3],
+    [3, 6],
+  ]);
+  // It does not wait for the answer to end.
+  expect(await second.ended).toEqual({ code: 0, signal: null });
+  expect(isOver).toBe(false);
+  expect(await asked).toEqual(expected);
+  expect((await workersOf(first))[0]).toBe(pid);
+
+  const again = await startJob(site, 1, true, slow);
+  await workersOf(again);
+  await untilStages(again, []);
+  const back = await changed(site, record, [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 1', 1, 1)]);
+  expect(back.status, JSON.stringify(back.json)).toBe(200);
+  await untilStages(again, [[3, 6]]);
+  expect(await answer(site, record, 240)).toEqual(expected);
+});
+
+test('to the stage before it, where no device is free', { timeout: 120_000 }, async () => {
+  await using site = await Site.open();
+  const one: JobDevices = { ...slow, unit: { device_count: 1 } };
+  const first = await startJob(site, 0, true, one);
+  const second = await startJob(site, 1, true, one);
+  const record = await site.serving('m');
+  const expected = await answer(site, record, 200);
+  await untilStages(second, [[3, 6]]);
+  const asked = answer(site, record, 200);
+  second.process.kill('SIGTERM');
+  await untilStages(first, [[0, 6]]);
+  expect(await second.ended).toEqual({ code: 0, signal: null });
+  expect(await asked).toEqual(expected);
+});
