@@ -252,6 +252,11 @@ export class Models {
     return this.#live.size > 0;
   }
 
+  /** Later stages of pipelines are here, whose answers are at other devices. */
+  get computesForOthers(): boolean {
+    return this.all.some(({ config, state }) => state === 'serving' && (config.pipeline?.stage ?? 0) > 0);
+  }
+
   /** Whether a sequence has neither ended nor gone elsewhere. */
   isLive(id: number): boolean {
     return this.#live.has(id);

@@ -76,10 +76,15 @@ class DeviceWorker {
     if (process.connected) process.send!(message, (error: Error | null) => error && log.warn(error.message));
   }
 
-  /** Stops admitting, lets running answers end for a while, and goes. */
+  /**
+   * Stops admitting, lets running answers end for a while, and goes. Who computes for them is not always who has them:
+   * Slurm tells every process of a job at once, and the agent says when stages here are not needed any more.
+   */
   async terminate(): Promise<void> {
     if (!this.#server) return this.end(0, 'SIGTERM');
-    await Promise.race([this.#drain(), new Promise((resolve) => setTimeout(resolve, this.#limits.drain_ms))]);
+    const late = new Promise((resolve) => setTimeout(resolve, this.#limits.drain_ms));
+    const drained = this.#drain();
+    await (this.#configured.models.computesForOthers ? late : Promise.race([drained, late]));
     await this.end(0, 'SIGTERM');
   }
 

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { stageOperatorsOf } from '../../solver/refactoring/block-layout.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
-import { layoutsWithout, type NodeDevice } from '../../solver/refactoring/leaving-node.ts';
+import { type DeviceOfNode, layoutsWithout } from '../../solver/refactoring/leaving-node.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import type { RefactorOutcome, RefactorRequest, RefactorStage } from '../../spec/refactor.ts';
@@ -145,7 +145,7 @@ export class PipelineRefactorings {
   }
 
   /** Of nodes that stay, own ones first: frames between devices of a node take no network. */
-  #freeDevices(unit: GroupUnit, { stages }: StageLayout, leaving: number): NodeDevice[] {
+  #freeDevices(unit: GroupUnit, { stages }: StageLayout, leaving: number): DeviceOfNode[] {
     const { node_index: own, units } = this.#options;
     // As its launch has it: of a unit on one device, that one is counted alone.
     const launched = units.find((each) => each.unit === unit.unit) ?? unit;

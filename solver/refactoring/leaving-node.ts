@@ -2,18 +2,18 @@
 import type { OperatorRange } from './layout.ts';
 
 /** A device, as layouts of several nodes name it. */
-export interface NodeDevice {
+export interface DeviceOfNode {
   node_index: number;
   device: string;
 }
 
 /** A stage on it. */
-export interface NodeStage extends NodeDevice, OperatorRange {}
+export interface NodeStage extends DeviceOfNode, OperatorRange {}
 
 /**
  * Layouts without a node, best first. A stage keeps its size where a device is free for it; else its operators go to a
- * neighbour, which may have no room for them: then the next layout is tried. The first stage stays, since its device has
- * the requests: there is no layout where that one leaves.
+ * neighbour, which may have no room for them: then the next layout is tried. The first stage stays, since its device
+ * has the requests: there is no layout where that one leaves.
  *
  * @param stages in the order of computation
  * @param free devices of other nodes that have no stage, best first
@@ -21,7 +21,7 @@ export interface NodeStage extends NodeDevice, OperatorRange {}
 export function layoutsWithout(
   stages: readonly NodeStage[],
   leaving: number,
-  free: readonly NodeDevice[],
+  free: readonly DeviceOfNode[],
 ): NodeStage[][] {
   const moved = stages.filter(({ node_index }) => node_index === leaving).length;
   if (moved === 0 || stages[0]!.node_index === leaving) return [];
@@ -32,7 +32,7 @@ export function layoutsWithout(
 }
 
 /** The first stages that leave get the free devices, and the others are merged. */
-function without(stages: readonly NodeStage[], leaving: number, free: readonly NodeDevice[]): NodeStage[] {
+function without(stages: readonly NodeStage[], leaving: number, free: readonly DeviceOfNode[]): NodeStage[] {
   const left = [...free];
   const found: NodeStage[] = [];
   /** Of stages that are merged and follow one another. */

@@ -90,9 +90,16 @@ async function preempt(launch: Launch): Promise<void> {
   );
 }
 
-async function end({ job_id }: Launch): Promise<void> {
+async function end({ job_id }: Pick<Launch, 'job_id'>): Promise<void> {
   const { code, stderr } = await cluster.runAs('user', ['scancel', job_id]);
   expect(code, stderr).toBe(0);
+}
+
+/** As a node fails: nothing of it ends in order. */
+async function kill({ launch_id, job_id }: Launch): Promise<void> {
+  const { code, stderr } = await cluster.runAs('user', ['pkill', '-KILL', '-f', `/${launch_id}/`]);
+  expect(code, stderr).toBe(0);
+  await end({ job_id });
 }
 
 /** How often Slurm has put its job back into the queue. */
@@ -121,12 +128,26 @@ async function answer(begun: () => Promise<void> = async () => undefined): Promi
   return text;
 }
 
-/** That a loss met the last answer in its middle: the gateway had somebody go on with it, and counted that. */
-async function expectContinued(): Promise<void> {
+/** How often somebody had to go on with the last answer, and who began it. */
+async function attempts(): Promise<number> {
   const question = 'SELECT attempts FROM requests ORDER BY sequence DESC LIMIT 1';
   const { code, stdout, stderr } = await hpcserve('usage', 'sql', question, '--csv');
   expect(code, stderr).toBe(0);
-  expect(Number(stdout.trim().split('\n').at(-1))).toBeGreaterThan(1);
+  return Number(stdout.trim().split('\n').at(-1));
+}
+
+/** That a loss met the last answer in its middle: the gateway had somebody go on with it, and counted that. */
+async function expectContinued(): Promise<void> {
+  expect(await attempts()).toBeGreaterThan(1);
+}
+
+/** Both jobs have a stage again, once the second one runs. */
+async function divide(): Promise<void> {
+  await eventually(
+    async () => (await hpcserve('move', 'cut', '--stages', '2')).code === 0 || undefined,
+    'the second job to take a stage',
+    60_000,
+  );
 }
 
 it('goes on with an answer of a model whose only job Slurm preempts, once that runs again', async () => {
@@ -167,14 +188,17 @@ it('answers with the same tokens as stages in two jobs', async () => {
   expect(stdout).toMatch(/pipeline 2, in each of 2 jobs on scavenge-gh200 .*as planned/);
 }, 240_000);
 
-it('goes on with an answer whose second stage Slurm preempts, once its job runs again', async () => {
+it('has a stage leave while an answer is computed whose job Slurm preempts, and divides it when that runs again', async () => {
   const [first, second] = await parts();
   expect(await answer(() => preempt(second))).toBe(expected);
-  await expectContinued();
+  // Nobody had to go on with it: the stage was elsewhere before its job ended.
+  expect(await attempts()).toBe(1);
   // The same jobs: one went on, and one ran again.
   expect((await parts()).map(({ job_id }) => job_id)).toEqual([first.job_id, second.job_id]);
   expect(await restarts(first)).toBe(0);
-}, 180_000);
+  await divide();
+  expect(await answer()).toBe(expected);
+}, 240_000);
 
 it('serves on while the agent of its first stage stands still, which the mesh takes for gone', async () => {
   const [{ launch_id }] = await parts();
@@ -201,9 +225,9 @@ it('serves on while the agent of its first stage stands still, which the mesh ta
 }, 120_000);
 
 // Both find the agent of the first stage under the key that it has now.
-it('goes on with an answer whose second stage is ended, once the keeper has started it elsewhere', async () => {
+it('goes on with an answer whose second stage is lost, once the keeper has started it elsewhere', async () => {
   const [first, second] = await parts();
-  expect(await answer(() => end(second))).toBe(expected);
+  expect(await answer(() => kill(second))).toBe(expected);
   await expectContinued();
   const [first2, second2] = await parts();
   expect(first2.job_id).toBe(first.job_id);

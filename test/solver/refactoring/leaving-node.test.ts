@@ -1,6 +1,10 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { layoutsWithout, type NodeDevice, type NodeStage } from '../../../solver/refactoring/leaving-node.ts';
+import {
+  type DeviceOfNode,
+  layoutsWithout,
+  type NodeStage,
+} from '../../../solver/refactoring/leaving-node.ts';
 
 const on = (node_index: number, device: string, begin: number, end: number): NodeStage => ({
   node_index,
@@ -46,7 +50,7 @@ test('every layout has all operators once, on devices of other nodes, each of wh
         });
         const free = Array.from(
           { length: count },
-          (_, index): NodeDevice => ({ node_index: 9, device: `gpu ${index}` }),
+          (_, index): DeviceOfNode => ({ node_index: 9, device: `gpu ${index}` }),
         );
         const layouts = layoutsWithout(stages, leaving, free);
         const leaves = stages.filter(({ node_index }) => node_index === leaving).length;
