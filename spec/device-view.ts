@@ -52,6 +52,8 @@ const instanceSchema = z.object({
   fixed: z.boolean(),
   prefill_chunk_tokens_max: z.int().min(1),
   requests: z.array(requestSchema),
+  /** How keys and values of its answers go to other workers that serve the model; absent: they do not. */
+  kv_moves: z.object({ bytes_per_s: rate, latency_ms: z.number().min(0) }).optional(),
 });
 
 /** A model that has no instance there now, as one would run. */

@@ -68,6 +68,7 @@ export async function seeDevices(
     }
   });
   const seen = (await Promise.all(asked)).flat();
+  keepCarries(seen.flatMap(({ view }) => view.instances));
   return seen.sort((a, b) => (a.view.id < b.view.id ? -1 : 1));
 }
 
@@ -79,6 +80,17 @@ function requestOf(
   if (first_token_ms !== undefined) request.first_token_ms = first_token_ms;
   if (background !== undefined) request.background = background;
   return request;
+}
+
+/** KV goes from one worker to another only where both can. */
+function keepCarries(instances: readonly InstanceView[]): void {
+  const cannot = new Set(instances.filter(({ carry }) => !carry).map(({ model }) => model));
+  for (const instance of instances) if (cannot.has(instance.model)) delete instance.carry;
+}
+
+/** Memory on the way is the workers' business: they take as much at once as they have. */
+function carryOf(kv_moves: SharedDeviceView['instances'][number]['kv_moves']): Pick<InstanceView, 'carry'> {
+  return kv_moves ? { carry: { ...kv_moves, free_bytes: Number.POSITIVE_INFINITY } } : {};
 }
 
 function viewOf(
@@ -95,8 +107,9 @@ function viewOf(
     budget_bytes,
     held_bytes,
     release_ms: 0,
-    instances: instances.map(({ profile, requests, ...instance }) => ({
+    instances: instances.map(({ profile, requests, kv_moves, ...instance }) => ({
       ...instance,
+      ...carryOf(kv_moves),
       id: `${instance.model} on ${session_id.slice(0, 8)}`,
       profile: new GrowingProfile(profile).profile,
       stays: true,

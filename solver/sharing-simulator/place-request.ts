@@ -12,8 +12,8 @@ import type {
   InstanceView,
   ModelLookup,
   ModelOnDevice,
+  ParkingPlace,
 } from '../sharing/device-view.ts';
-import type { ParkingPlace } from '../sharing/eviction.ts';
 import type { Move } from '../sharing/moves.ts';
 import { planPreemption } from '../sharing/preemption.ts';
 import type { SharingSettings } from '../sharing/settings.ts';

@@ -1,7 +1,7 @@
 import { type Admitted, loadTime } from '../sharing/admission.ts';
 import { planConsolidation } from '../sharing/consolidation.ts';
-import type { ModelLookup, ModelOnDevice } from '../sharing/device-view.ts';
-import { chooseEvictions, type ParkingPlace } from '../sharing/eviction.ts';
+import type { ModelLookup, ModelOnDevice, ParkingPlace } from '../sharing/device-view.ts';
+import { chooseEvictions } from '../sharing/eviction.ts';
 import { recycleAt } from '../sharing/keep-alive.ts';
 import { kvDemand, lowerTo } from '../sharing/kv-budget.ts';
 import { lanesOf } from '../sharing/lanes.ts';

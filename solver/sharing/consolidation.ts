@@ -2,8 +2,7 @@
  * Reactive defragmentation (LLM-Mesh §7.2), a step further: the paper lets the smaller of two instances of a model run
  * dry; where KV can be moved, its requests go to the larger at once, and its place is free.
  */
-import type { DeviceView, InstanceView } from './device-view.ts';
-import type { ParkingPlace } from './eviction.ts';
+import type { DeviceView, InstanceView, ParkingPlace } from './device-view.ts';
 import { findPlaces, type Move, moves_max } from './moves.ts';
 import type { SharingSettings } from './settings.ts';
 

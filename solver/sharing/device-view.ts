@@ -23,6 +23,16 @@ export interface RequestView extends TimedRequest {
   background?: boolean;
 }
 
+/** Where KV of a request waits, or a way to where it goes on. */
+export interface ParkingPlace {
+  /** Room for parked KV there. */
+  free_bytes: number;
+  /** From there back to the device, or to the one it moves to. */
+  bytes_per_s: number;
+  /** Before the first byte. */
+  latency_ms: number;
+}
+
 /** A model on a device, with the requests it runs there. */
 export interface InstanceView {
   id: string;
@@ -44,6 +54,8 @@ export interface InstanceView {
   places?: number;
   /** Its requests cannot go on elsewhere. */
   fixed?: boolean;
+  /** How its KV goes to instances of its model that stand elsewhere; absent: it does not. */
+  carry?: ParkingPlace;
   /** Most prompt tokens of one of its iterations, where that is less than the settings say. */
   prefill_chunk_tokens_max?: number | undefined;
   /** In the order in which they came. */

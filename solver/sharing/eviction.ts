@@ -2,7 +2,7 @@
  * When KV memory falls short after all (LLM-Mesh §6.4): who gives way, and what becomes of its KV. Nobody is lost: an
  * evicted request is placed again, on this device or another.
  */
-import { type DeviceView, lengthOf, type RequestView } from './device-view.ts';
+import { type DeviceView, lengthOf, type ParkingPlace, type RequestView } from './device-view.ts';
 import type { IterationProfile } from './profile.ts';
 import { headroom } from './slo.ts';
 
@@ -50,15 +50,6 @@ export function chooseEvictions(
     });
   }
   return evictions;
-}
-
-export interface ParkingPlace {
-  /** Room for parked KV there. */
-  free_bytes: number;
-  /** From there back to the device, or to the one it moves to. */
-  bytes_per_s: number;
-  /** Before the first byte. */
-  latency_ms: number;
 }
 
 export type KvFate<Place extends ParkingPlace = ParkingPlace> =

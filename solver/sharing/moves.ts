@@ -7,9 +7,10 @@ import {
   type InstanceView,
   lengthOf,
   type ModelLookup,
+  type ParkingPlace,
   type RequestView,
 } from './device-view.ts';
-import { decideKvFate, type ParkingPlace } from './eviction.ts';
+import { decideKvFate } from './eviction.ts';
 import type { SharingSettings } from './settings.ts';
 
 /** Requests that are moved at once: each takes a validation per candidate, and its KV a transfer. */
@@ -42,8 +43,7 @@ export function findPlaces(
   const moves: Move[] = [];
   const urgent = [...victim.requests].sort((a, b) => a.arrival_ms - b.arrival_ms);
   for (const request of urgent) {
-    const moved = movedRequest(request, victim, now_ms, parking);
-    const move = findPlace(moved, views, models, now_ms, settings);
+    const move = findPlace(arrivalsOf(request, victim, now_ms, parking), views, models, now_ms, settings);
     if (move === undefined) return undefined;
     moves.push(move);
   }
@@ -64,8 +64,31 @@ export function movedRequest(
     : { ...request, model, prefill_tokens_left: lengthOf(request), available_at_ms: 0 };
 }
 
+/** One request, where its model stands, and where it is loaded for it: there nothing takes its KV before that. */
+interface Arrivals {
+  standing: ArrivingRequest;
+  loaded: ArrivingRequest;
+}
+
+function arrivalsOf(
+  request: RequestView,
+  from: InstanceView,
+  now_ms: number,
+  parking: ParkingPlace | undefined,
+): Arrivals {
+  const loaded = movedRequest(request, from, now_ms, parking);
+  const { carry } = from;
+  const carried = carry && movedRequest(request, from, now_ms, carry);
+  // Whichever is sooner there: none of its KV is to be computed, or less time passes.
+  const isBetter =
+    carried !== undefined &&
+    carried.prefill_tokens_left === 0 &&
+    (loaded.prefill_tokens_left > 0 || carried.available_at_ms < loaded.available_at_ms);
+  return { standing: isBetter ? carried : loaded, loaded };
+}
+
 function findPlace(
-  request: ArrivingRequest,
+  { standing: request, loaded }: Arrivals,
   views: DeviceView[],
   models: ModelLookup | undefined,
   now_ms: number,
@@ -88,7 +111,7 @@ function findPlace(
   for (const { device, model } of newCandidates(request.model, views, models, settings)) {
     // Who has begun to answer waits for the model: the time that it takes is time without tokens.
     const counted = { ...settings, cold_start_counts: true };
-    const admission = admitNew(device, model, request, now_ms, counted);
+    const admission = admitNew(device, model, loaded, now_ms, counted);
     if (!admission.admit || admission.releases.length > 0) continue;
     device.instances.push({
       id: `new:${request.model}:${device.id}`,
@@ -98,7 +121,7 @@ function findPlace(
       weight_bytes: model.weight_bytes,
       kv_bytes: admission.kv_bytes,
       kv_bytes_per_token: model.kv_bytes_per_token,
-      requests: [request],
+      requests: [loaded],
     });
     device.budget_bytes += model.weight_bytes + admission.kv_bytes;
     return { request: request.id, device: device.id, admission };

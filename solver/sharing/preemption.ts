@@ -4,8 +4,7 @@
  */
 import { type Admitted, admitTo } from './admission.ts';
 import type { StandingCandidate } from './candidates.ts';
-import type { ArrivingRequest, DeviceView, InstanceView, ModelLookup } from './device-view.ts';
-import type { ParkingPlace } from './eviction.ts';
+import type { ArrivingRequest, DeviceView, InstanceView, ModelLookup, ParkingPlace } from './device-view.ts';
 import { findPlaces, type Move, moves_max } from './moves.ts';
 import type { SharingSettings } from './settings.ts';
 

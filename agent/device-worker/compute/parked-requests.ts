@@ -1,4 +1,4 @@
-import type { ParkingPlace } from '../../../solver/sharing/eviction.ts';
+import type { ParkingPlace } from '../../../solver/sharing/device-view.ts';
 import { tokenDeadline } from '../../../solver/sharing/slo.ts';
 import type { SchedulerReport } from '../../../spec/device-report.ts';
 import type { SwapPlace } from '../../../spec/engine-contract.ts';

@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
 import type { DeviceReport } from '../../../spec/device-report.ts';
-import { moveAwaySchema } from '../../../spec/device-view.ts';
+import { moveAwaySchema, type SharedDeviceView } from '../../../spec/device-view.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { agentPaths, clientPaths, headers as headerNames, limits } from '../../../spec/wire.ts';
 import type { AnswerContext } from '../answers/answer.ts';
@@ -218,7 +218,7 @@ export class WorkerServer {
     } else if (path === agentPaths.device) {
       sendJson(response, 200, await this.#report(), headers);
     } else if (path === agentPaths.sharing) {
-      sendJson(response, 200, (await this.#models.report()).view, headers);
+      sendJson(response, 200, await this.#view(), headers);
     } else if (path === '/health') {
       const status = this.draining ? 'draining' : 'ok';
       sendJson(response, this.draining ? 503 : 200, { status, models: this.#models.loads }, headers);
@@ -226,6 +226,16 @@ export class WorkerServer {
       const text = await this.#metrics.text(this.#models.all);
       response.writeHead(200, { 'content-type': this.#metrics.contentType }).end(text);
     }
+  }
+
+  /** What the compute thread knows, and how KV of its answers moves. */
+  async #view(): Promise<SharedDeviceView> {
+    const { view } = await this.#models.report();
+    const instances = view.instances.map(async (instance) => ({
+      ...instance,
+      kv_moves: await this.#mover?.costsOf(instance.model),
+    }));
+    return { ...view, instances: await Promise.all(instances) };
   }
 
   async #move(

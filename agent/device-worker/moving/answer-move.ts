@@ -33,7 +33,7 @@ export interface Surroundings {
  *     detach ─► copy the rest     for each of them: it stands still
  *     settle, tell the gateway    it is the peer's
  *
- * @returns false where it ended by itself meanwhile, or had nothing to bring
+ * @returns ms for which it stood still; undefined where it ended by itself meanwhile, or had nothing to bring
  * @throws HpcserveError E_KV_*: it goes on here
  */
 export async function moveAnswer(
@@ -41,11 +41,13 @@ export async function moveAnswer(
   answer: AliveAnswer,
   peer: KvPeer,
   because: string,
-): Promise<boolean> {
+): Promise<number | undefined> {
   const kv = randomBytes(16).toString('hex');
   const leaving = answer.alive.map((submission) => newLeaving(kv, submission));
+  let stopped_ms = 0;
   try {
     for (const one of leaving) await sendComputed({ source, movable }, peer, one);
+    stopped_ms = performance.now();
     for (const one of leaving) await stopAndSend({ source, movable }, peer, one);
   } catch (error) {
     await settle(movable, leaving, false);
@@ -53,8 +55,9 @@ export async function moveAnswer(
   }
   const moved = leaving.some(({ detached, sent }) => detached && sent > 0);
   await settle(movable, leaving, moved);
-  if (moved) models.giveAway(answer.alive[0]!.id, because, { session: peer.session_id, kv });
-  return moved;
+  if (!moved) return undefined;
+  models.giveAway(answer.alive[0]!.id, because, { session: peer.session_id, kv });
+  return performance.now() - stopped_ms;
 }
 
 /** What was stopped goes on here, or is given up: it has moved. */

@@ -30,6 +30,8 @@ import { StageRowMoves } from './stage-row-moves.ts';
 const at_once_max = 4;
 /** Of a link that was not used yet. Lower: fewer go by KV where time is short; higher: more begin that do not end. */
 const rate_supposed_bytes_per_s = 250e6;
+/** For which an answer stands still that moves, before any did. Lower: more of them are moved for others' sake. */
+const pause_supposed_ms = 250;
 /**
  * A peer answers what room it has between two iterations. Lower: answers leave sooner where one hangs; higher: one that
  * answers a little late is counted on for the first of them, too.
@@ -89,6 +91,7 @@ export class AnswerMover {
   readonly #nodes = new Map<string, string>();
   #ends: Promise<Ends> | undefined;
   #moved = 0;
+  #pauses_ms = 0;
   #recomputed = 0;
   #last_because: string | undefined;
   #closing = false;
@@ -172,6 +175,14 @@ export class AnswerMover {
     return this.#report();
   }
 
+  /** What it takes an answer of a model to go elsewhere with its KV, as it was so far; undefined: it cannot. */
+  async costsOf(model: string): Promise<{ bytes_per_s: number; latency_ms: number } | undefined> {
+    if (!this.#movable.canMove(model)) return undefined;
+    const rates = [...(await this.#rates()).values()];
+    const bytes_per_s = rates.length > 0 ? Math.min(...rates) : rate_supposed_bytes_per_s;
+    return { bytes_per_s, latency_ms: this.#moved > 0 ? this.#pauses_ms / this.#moved : pause_supposed_ms };
+  }
+
   async close(): Promise<void> {
     this.#closing = true;
     this.#arrivals.close();
@@ -245,8 +256,10 @@ export class AnswerMover {
     try {
       const { source } = await this.#open();
       const around = { models: this.#options.models, movable: this.#movable, source };
-      if (!(await moveAnswer(around, answer, this.#agent.peer(peer), because))) return;
+      const pause_ms = await moveAnswer(around, answer, this.#agent.peer(peer), because);
+      if (pause_ms === undefined) return;
       this.#moved++;
+      this.#pauses_ms += pause_ms;
       evacuation.moved++;
     } catch (error) {
       const failure = HpcserveError.from(error);

@@ -77,6 +77,11 @@ export class MovableModels {
     return { build: this.#build, model: digest, kv_type, row_bytes, n_head_kv, head_dim };
   }
 
+  canMove(name: string): boolean {
+    const model = this.#models.all.find(({ config }) => config.name === name);
+    return model?.state === 'serving' && model.kv !== undefined && model.digest !== undefined;
+  }
+
   /** Of rows of its stages. @throws HpcserveError E_KV_FORMAT */
   rowFormatOf(name: string): KvFormat {
     const model = this.#models.all.find(({ config }) => config.name === name);

@@ -4,6 +4,7 @@ import { planConsolidation } from '../../../solver/sharing/consolidation.ts';
 import type {
   ArrivingRequest,
   DeviceView,
+  InstanceView,
   ModelLookup,
   RequestView,
 } from '../../../solver/sharing/device-view.ts';
@@ -162,6 +163,10 @@ describe('preemption', () => {
     const hurried = tight(2);
     for (const one of hurried.instances[1]!.requests) one.first_token_ms = -2480;
     expect(plan([hurried, device('g2', [])])).toBeUndefined();
+    // Nor where KV could travel to one that stands.
+    const carry = { free_bytes: Number.POSITIVE_INFINITY, bytes_per_s: 1e9, latency_ms: 0 };
+    hurried.instances[1] = { ...hurried.instances[1]!, carry };
+    expect(plan([hurried, device('g2', [])])).toBeUndefined();
   });
 
   it('counts the requests it has placed already', () => {
@@ -210,6 +215,21 @@ describe('consolidation', () => {
       instances: [{ ...devices[1]!.instances[0]!, kv_bytes: 3700 }],
     };
     expect(planConsolidation([devices[0]!, full], 0, settings)).toBeUndefined();
+  });
+
+  it('counts on KV that travels, where nothing has to be computed in time for the next token', () => {
+    // Due in 100 ms, and its prompt takes 132 ms.
+    const long = decoding('a', { input_tokens: 2000 });
+    const carry = { free_bytes: Number.POSITIVE_INFINITY, bytes_per_s: 1e6, latency_ms: 20 };
+    const plan = (from: Partial<InstanceView>) =>
+      planConsolidation(
+        [device('g1', [instance('m@g1', [long], from)]), device('g2', [instance('m@g2', many('b', 6))])],
+        0,
+        settings,
+      );
+    expect(plan({})).toBeUndefined();
+    expect(plan({ carry })).toMatchObject({ device: { id: 'g1' }, moves: [{ instance: 'm@g2' }] });
+    expect(plan({ carry: { ...carry, bytes_per_s: 1000 } })).toBeUndefined();
   });
 });
 
