@@ -65,7 +65,9 @@ export class ElsewhereStages {
    * @returns why not; undefined: nothing of it is needed here any more
    */
   async leave(unit: string, node_index: number, left_ms: number): Promise<string | undefined> {
-    const answer = await this.#ask({ type: 'leave', unit, node_index, left_ms }, left_ms);
+    // Graces are fractions of what Slurm gives.
+    const whole_ms = Math.floor(left_ms);
+    const answer = await this.#ask({ type: 'leave', unit, node_index, left_ms: whole_ms }, whole_ms);
     this.close();
     if (answer?.type === 'left') return undefined;
     return answer?.type === 'refused' ? answer.because : `the agent of node ${this.node} does not answer`;

@@ -261,7 +261,7 @@ export class NodeAgent {
       node_index: this.#node_index,
       provider: () => this.#provider?.delegation?.provider_id,
       supervisors: () => this.#supervisors,
-      isLeaving: () => this.#stop.signal.aborted,
+      leaving: this.#stop.signal,
       log: this.#log,
     });
   }

@@ -36,8 +36,8 @@ interface RefactoringOptions {
   units: readonly UnitSpec[];
   /** Of units whose stages have changed before this agent began, by their names. */
   layouts: ReadonlyMap<string, StageLayout>;
-  /** This node is to go. */
-  isLeaving(): boolean;
+  /** Aborted once this node is to go. */
+  leaving: AbortSignal;
   log: AgentLog;
 }
 
@@ -115,10 +115,10 @@ export class PipelineRefactorings {
    * @throws HpcserveError E_REFACTOR_*, E_STAGE_LOST: it keeps them
    */
   async leave(name: string, leaving: number, left_ms: number): Promise<void> {
-    const { stages, launch, log } = this.#options;
-    const signal = AbortSignal.timeout(left_ms);
+    const { stages, launch, log, leaving: isLeaving } = this.#options;
+    const signal = AbortSignal.any([AbortSignal.timeout(left_ms), isLeaving]);
     const own = stages.coordinator(name);
-    if (!own || this.#options.isLeaving())
+    if (!own || isLeaving.aborted)
       throw new HpcserveError('E_REFACTOR_DEVICE', {
         what: `the stages of ${name} on node ${leaving} cannot come to others`,
         because: own ? 'the node of its first stage is to go, too' : 'its first stage is not here',
@@ -129,7 +129,12 @@ export class PipelineRefactorings {
     try {
       const { unit, supervisor } = own;
       const now = keptStageLayout(launch, unit) ?? plannedLayout(unit);
-      const layouts = layoutsWithout(now.stages, leaving, this.#freeDevices(unit, now, leaving));
+      const staying = [
+        this.#options.node_index,
+        ...this.#others(unit).map(({ node_index }) => node_index),
+      ].filter((node_index) => node_index !== leaving);
+      // A node that nobody can ask goes as well, or comes again without a stage.
+      const layouts = layoutsWithout(now.stages, staying, this.#freeDevices(unit, now, staying));
       log.info({ unit: name, leaving, layouts: layouts.length }, 'a node with stages of it is to go');
       for (const [at, next] of layouts.entries())
         try {
@@ -145,14 +150,12 @@ export class PipelineRefactorings {
   }
 
   /** Of nodes that stay, own ones first: frames between devices of a node take no network. */
-  #freeDevices(unit: GroupUnit, { stages }: StageLayout, leaving: number): DeviceOfNode[] {
-    const { node_index: own, units } = this.#options;
+  #freeDevices(unit: GroupUnit, { stages }: StageLayout, nodes: readonly number[]): DeviceOfNode[] {
+    const { units } = this.#options;
     // As its launch has it: of a unit on one device, that one is counted alone.
     const launched = units.find((each) => each.unit === unit.unit) ?? unit;
-    const nodes = [own, ...this.#others(unit).map(({ node_index }) => node_index)];
     const used = new Set(stages.map(({ node_index, device }) => `${node_index} ${device}`));
     return nodes
-      .filter((node_index) => node_index !== leaving)
       .flatMap((node_index) =>
         Array.from({ length: launched.device_count }, (_, at) => ({
           node_index,
@@ -164,17 +167,28 @@ export class PipelineRefactorings {
 
   /** This node is to go: the agents of first stages elsewhere are asked to do without it. */
   async leaveAll(left_ms: number): Promise<void> {
-    const { stages, launch, node_index, log } = this.#options;
+    const { stages, log } = this.#options;
     await Promise.all(
-      stages.followed().map(async (unit) => {
-        const [first] = (keptStageLayout(launch, unit) ?? plannedLayout(unit)).stages;
-        const there = this.#others(unit).find((other) => other.node_index === first!.node_index);
-        if (!there) return;
-        const because = await there.leave(unit.unit, node_index, left_ms);
-        if (because === undefined) log.info({ unit: unit.unit }, 'its stages have come to other nodes');
-        else log.warn({ unit: unit.unit, because }, 'its stages stay here until this node ends');
-      }),
+      stages
+        .followed()
+        .map((unit) =>
+          this.#leaveOne(unit, left_ms).catch((error: unknown) =>
+            log.error({ unit: unit.unit, error: String(error) }, 'the layout of its stages cannot be read'),
+          ),
+        ),
     );
+  }
+
+  /** @throws the system's error: its layout cannot be read */
+  async #leaveOne(unit: UnitSpec, left_ms: number): Promise<void> {
+    const { launch, node_index, log } = this.#options;
+    const [first] = (keptStageLayout(launch, unit) ?? plannedLayout(unit)).stages;
+    const there = this.#others(unit).find((other) => other.node_index === first!.node_index);
+    // The node of the first stage goes, too, or is gone.
+    if (!there) return;
+    const because = await there.leave(unit.unit, node_index, left_ms);
+    if (because === undefined) log.info({ unit: unit.unit }, 'its stages have come to other nodes');
+    else log.warn({ unit: unit.unit, because }, 'its stages stay here until this node ends');
   }
 
   async #change(
@@ -308,6 +322,12 @@ export class PipelineRefactorings {
       if (answer.length !== theirs.length) throw refused(`it has ${answer.length} devices for them`);
       for (const [index, [stage]] of theirs.entries()) identities.set(stage, answer[index]!);
     }
+    const missing = layout.stages.findIndex((_, stage) => !identities.has(stage));
+    if (missing >= 0)
+      throw new HpcserveError('E_REFACTOR_DEVICE', {
+        what: `${layout.stages[missing]!.device} of another node cannot take a stage of ${unit.model.name}`,
+        because: `no agent of node ${layout.stages[missing]!.node_index} of its replica is known to serve`,
+      });
     await this.#options.stages.prepare(unit.unit, layout, own);
     return identities;
   }

@@ -32,8 +32,8 @@ interface WorkerPeersOptions {
   /** Fingerprint of the own provider; undefined while nothing proves it. */
   provider(): string | undefined;
   supervisors(): readonly UnitSupervisor[];
-  /** The node is to go. */
-  isLeaving(): boolean;
+  /** Aborted once the node is to go. */
+  leaving: AbortSignal;
   log: AgentLog;
 }
 
@@ -88,7 +88,7 @@ export class WorkerPeers {
       agents,
       units: native,
       layouts,
-      isLeaving: options.isLeaving,
+      leaving: options.leaving,
       log,
     });
   }

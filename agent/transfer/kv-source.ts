@@ -15,7 +15,7 @@ import {
   openedSchema,
   type Way,
 } from './messages.ts';
-import { type OutgoingKv, partFrom } from './outgoing-kv.ts';
+import { checkSize, type OutgoingKv, partFrom } from './outgoing-kv.ts';
 import { runHeaders, runSize_bytes } from './run-headers.ts';
 import { brokenWay, loopback, type TransferOptions } from './transfer-options.ts';
 import { FabricSource } from './ways/fabric-way.ts';
@@ -92,6 +92,7 @@ export class KvSource {
   readonly #ways: readonly Way[];
   readonly #peers = new Map<string, PeerState>();
   #round = 0;
+  #closed = false;
 
   /** @param ways that may be used, best first; absent: all */
   constructor(options: TransferOptions, ways: readonly Way[] = ['rma', 'sendfile', 'tcp']) {
@@ -124,6 +125,7 @@ export class KvSource {
   }
 
   async close(): Promise<void> {
+    this.#closed = true;
     await Promise.all([...this.#peers.keys()].map((id) => this.forget(id)));
   }
 
@@ -132,9 +134,15 @@ export class KvSource {
     const { tokens } = outgoing.offer;
     const all: SentKv = { way: '', bytes: 0, elapsed_ms: 0 };
     for (let { begin } = tokens; ; ) {
+      if (this.#closed)
+        throw new HpcserveError('E_KV_TRANSFER', {
+          what: `keys and values were not brought to ${peer.session_id}`,
+          because: 'this worker ends',
+        });
       const link = state.link ?? (await this.#open(peer, state, failed));
       try {
         const part = partFrom(outgoing, begin, link.bytes_max);
+        checkSize(part, link.bytes_max);
         const sent = await this.#sendBy(peer, link, part);
         state.transfers++;
         state.bytes += sent.bytes;

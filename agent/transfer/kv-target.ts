@@ -207,6 +207,12 @@ export class KvTarget {
     requireSameFormat(this.#receiver.formatOf(offer), offer.format);
     this.#generations.advance(offer);
     const reservation = await this.#receiver.reserve(offer, link.peer);
+    if (this.#links.get(link.id) !== link) {
+      // The peer waits no more, or is gone: nobody else would give it back.
+      const over = gone(link.peer, 'its way was closed meanwhile');
+      reservation.abort(over);
+      throw over;
+    }
     try {
       const places = offer.runs.map((tokens) => reservation.places(tokens));
       const frames = offer.runs.map((tokens, at): Frame => {

@@ -1,4 +1,5 @@
 import { joinMemoryPieces, type MemoryPiece } from '../../native/fabric/memory.ts';
+import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KvOffer, Range } from './messages.ts';
 import { runSize_bytes } from './run-headers.ts';
 
@@ -17,7 +18,7 @@ const part_tokens = 16;
 
 /**
  * What goes at once of a sequence, from a token on: as much as a peer takes. Rows of a stage, and a token that is more
- * than that alone, go as they are: the peer says what is wrong with them.
+ * than that alone, are not divided: see `checkSize`.
  */
 export function partFrom(outgoing: OutgoingKv, begin: number, bytes_max: number): OutgoingKv {
   const { offer } = outgoing;
@@ -33,12 +34,27 @@ export function partFrom(outgoing: OutgoingKv, begin: number, bytes_max: number)
     return part.begin < part.end ? [{ run, part }] : [];
   });
   return {
-    offer: { ...offer, tokens: { begin, end }, runs: runs.map(({ part }) => part) },
+    offer: {
+      ...offer,
+      tokens: { begin, end },
+      runs: runs.map(({ part }) => part),
+      of: { ...offer.of, token_ids: offer.of.token_ids.slice(0, end) },
+    },
     pieces: (tokens) => {
       const { run } = runs.find(({ part }) => part.begin === tokens.begin)!;
       return tokensOf(outgoing.pieces(run), run, tokens, token_bytes / matricesOf(offer), matricesOf(offer));
     },
   };
+}
+
+/** @throws HpcserveError E_KV_ROOM: the peer does not take so much at once */
+export function checkSize({ offer }: OutgoingKv, bytes_max: number): void {
+  const bytes = runSize_bytes(offer, offer.tokens);
+  if (bytes <= bytes_max) return;
+  throw new HpcserveError('E_KV_ROOM', {
+    what: `${bytes} bytes of keys and values cannot go to a peer at once`,
+    because: `it takes ${bytes_max}`,
+  });
 }
 
 /** Keys and values of each layer. */

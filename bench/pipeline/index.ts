@@ -1,7 +1,9 @@
 /**
  * A pipeline of two stages with one thread each beside one process with two threads: decoding of 16 sequences with
- * Llama-3.2-1B's true shape, alternating. Arguments: `--pairs N` (default 10), `--quantization Q4_0|Q8_0|BF16`,
- * `--steps N` of decoding in a turn (default 16), `--sequences N` (default 16).
+ * Llama-3.2-1B's true shape, alternating. And one of four stages that are paced to a declared time of a batch, beside
+ * what they could do at most: one batch of a quarter of the sequences in each such time. Arguments: `--pairs N` (default
+ * 10), `--quantization Q4_0|Q8_0|BF16`, `--steps N` of decoding in a turn (default 16), `--sequences N` (default 16),
+ * `--step-ms N` of a paced batch (default 20).
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -12,12 +14,17 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { openModelFile } from '../../agent/engine/model-file.ts';
+import { synthPresets } from '../../native/synth/presets.ts';
+import { synthesize } from '../../native/synth/synthesize.ts';
 import { modelFile } from '../engine/model-files.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import type { BatchTask, PipelineSetup } from './worker.ts';
 
 const bar = 0.9;
 const stages = 2;
+const paced_stages = 4;
+/** Of the paced model, which two cores compute beside their pace. */
+const paced_layers = 8;
 const spin_ms = 500;
 
 async function start(setup: PipelineSetup): Promise<ChildProcess> {
@@ -48,6 +55,67 @@ const median = (values: readonly number[]): number => {
   return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2;
 };
 
+/** The processes of a pipeline, its coordinator last. */
+async function startStages(
+  bounds: readonly number[],
+  folder: string,
+  setup: Omit<PipelineSetup, 'place'>,
+  children: ChildProcess[],
+): Promise<ChildProcess> {
+  const count = bounds.length - 1;
+  const socket = (stage: number): string => join(folder, `${count}-${stage % count}.sock`);
+  for (let stage = count - 1; stage >= 0; stage--) {
+    const range = { begin: bounds[stage]!, end: bounds[stage + 1]! };
+    const place = { stage, stages: count, ...range, listen: socket(stage), next: socket(stage + 1) };
+    children.push(await start({ ...setup, place }));
+  }
+  return children.at(-1)!;
+}
+
+/** Four stages at a declared pace: what they do of what they could. */
+async function runPaced(
+  folder: string,
+  {
+    sequences,
+    step_ms,
+    rounds,
+    steps,
+  }: { sequences: number; step_ms: number; rounds: number; steps: number },
+  children: ChildProcess[],
+  log: BenchOptions['log'],
+): Promise<BenchResult> {
+  const model_path = join(folder, 'paced.gguf');
+  const shape = { ...synthPresets['tiny-llama']!, n_layer: paced_layers };
+  await synthesize({ path: model_path, shape, quantization: 'Q8_0', seed: 1 });
+  const layers = paced_layers / paced_stages;
+  const inner = Array.from({ length: paced_stages - 1 }, (_, at) => 1 + 2 * layers * (at + 1));
+  const bounds = [0, ...inner, 2 * paced_layers + 2];
+  const coordinator = await startStages(
+    bounds,
+    folder,
+    { model_path, threads: 1, sequences, step_ms },
+    children,
+  );
+  const ideal = sequences / paced_stages / (step_ms / 1000);
+  const rates: number[] = [];
+  for (let round = 0; round <= rounds; round++) {
+    const rate = await rateOf(coordinator, { steps, round });
+    log(`paced, round ${round}: ${rate.toFixed(1)} of ${ideal.toFixed(1)} tokens/s`);
+    if (round > 0) rates.push(rate);
+  }
+  const ratio = median(rates) / ideal;
+  return {
+    what: `decode, ${sequences} sequences, ${paced_stages} stages paced to ${step_ms} ms a batch`,
+    unit: 'tokens/s',
+    ours: median(rates),
+    peer: 'the ideal: every stage always computes',
+    theirs: ideal,
+    ratio,
+    bar: `ratio ≥ ${bar}`,
+    holds: ratio >= bar,
+  };
+}
+
 async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   const { values } = parseArgs({
     args: [...args],
@@ -56,31 +124,20 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
       steps: { type: 'string', default: '16' },
       sequences: { type: 'string', default: '16' },
       quantization: { type: 'string', default: 'Q4_0' },
+      'step-ms': { type: 'string', default: '20' },
     },
   });
   const model_path = await modelFile(values.quantization as 'Q4_0', log);
   const { n_layer } = openModelFile(model_path).model;
   const sequences = Number(values.sequences);
   const folder = mkdtempSync(join(tmpdir(), 'hpcb-'));
-  const socket = (stage: number): string => join(folder, `${stage % stages}.sock`);
   const end = 2 * n_layer + 2;
   const bounds = [0, cutOf(n_layer), end];
   const children: ChildProcess[] = [];
   try {
     const whole = await start({ model_path, threads: 2, sequences });
     children.push(whole);
-    for (const stage of [1, 0]) {
-      const place = {
-        stage,
-        stages,
-        begin: bounds[stage]!,
-        end: bounds[stage + 1]!,
-        listen: socket(stage),
-        next: socket(stage + 1),
-      };
-      children.push(await start({ model_path, threads: 1, sequences, place }));
-    }
-    const coordinator = children.at(-1)!;
+    const coordinator = await startStages(bounds, folder, { model_path, threads: 1, sequences }, children);
     const rates = { ours: [] as number[], theirs: [] as number[] };
     const pairs = Number(values.pairs);
     for (let round = 0; round <= pairs; round++) {
@@ -92,6 +149,14 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
       rates.ours.push(ours);
       rates.theirs.push(theirs);
     }
+    for (const child of children.splice(0)) child.kill('SIGKILL');
+    const asked = {
+      sequences,
+      step_ms: Number(values['step-ms']),
+      rounds: pairs,
+      steps: Number(values.steps),
+    };
+    const paced = await runPaced(folder, asked, children, log);
     const ratio = median(rates.ours.map((rate, index) => rate / rates.theirs[index]!));
     return [
       {
@@ -104,6 +169,7 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
         bar: `ratio ≥ ${bar}`,
         holds: ratio >= bar,
       },
+      paced,
     ];
   } finally {
     for (const child of children) child.kill('SIGKILL');
@@ -113,6 +179,6 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
 
 export const pipelineBench: Bench = {
   name: 'pipeline',
-  describe: 'a pipeline of two stages of one thread each beside one process of two threads',
+  describe: 'a pipeline of two stages beside one process of two threads, and one of four at a declared pace',
   run,
 };

@@ -4,6 +4,7 @@ import { openModelFile } from '../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { Stage } from '../../agent/engine/stage.ts';
 import { stageOptions } from '../../agent/engine/stage-options.ts';
+import { kindOf } from '../../agent/pipeline/frame.ts';
 import { PipelineOpening } from '../../agent/pipeline/open-pipeline.ts';
 import { PipelineStage } from '../../agent/pipeline/pipeline-stage.ts';
 import { RingPort } from '../../agent/pipeline/ring-port.ts';
@@ -17,6 +18,8 @@ export interface PipelineSetup {
   model_path: string;
   threads: number;
   sequences: number;
+  /** Least time of a batch at a stage, ms: the declared speed of its device. Absent: as fast as it can. */
+  step_ms?: number | undefined;
   /** Absent: the whole model. */
   place?: { stage: number; stages: number; begin: number; end: number; listen: string; next: string };
 }
@@ -37,6 +40,8 @@ const greedy: StatelessSampling = {
   choice: 0,
 };
 const signal = new Int32Array(new SharedArrayBuffer(4));
+/** Wakes nobody: to wait on it is to sleep. */
+const nobody = new Int32Array(new SharedArrayBuffer(4));
 
 function engineOptions({ model_path, threads, sequences, place }: PipelineSetup): EngineOptions {
   const options: EngineOptions = {
@@ -70,7 +75,7 @@ function openEngine(setup: PipelineSetup): NativeEngine | undefined {
   });
   if (place.stage > 0) {
     process.send!({ ready: true });
-    serve(new PipelineStage(stage, place, facts), port);
+    serve(new PipelineStage(stage, place, facts), port, setup);
     return undefined;
   }
   const opening = new PipelineOpening(stage, port, facts);
@@ -82,11 +87,21 @@ function openEngine(setup: PipelineSetup): NativeEngine | undefined {
   }
 }
 
+/** Returns once a batch that began then has taken its declared time. */
+function keepPace({ step_ms = 0 }: PipelineSetup, began_ms: number): void {
+  const left_ms = step_ms - (performance.now() - began_ms);
+  if (left_ms > 0) Atomics.wait(nobody, 0, 0, left_ms);
+}
+
 /** Until the process is killed. */
-function serve(stage: PipelineStage, port: RingPort): never {
+function serve(stage: PipelineStage, port: RingPort, setup: PipelineSetup): never {
   for (;;)
     try {
-      const next = stage.take(port.receive());
+      const bytes = port.receive();
+      const began_ms = performance.now();
+      const isBatch = kindOf(bytes) === 'batch';
+      const next = stage.take(bytes);
+      if (isBatch) keepPace(setup, began_ms);
       if (next) port.send(next);
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
@@ -95,7 +110,8 @@ function serve(stage: PipelineStage, port: RingPort): never {
 }
 
 /** @returns tokens per second of so many sequences, once all of them decode */
-function decode(engine: NativeEngine, { sequences }: PipelineSetup, { steps, round }: BatchTask): number {
+function decode(engine: NativeEngine, setup: PipelineSetup, { steps, round }: BatchTask): number {
+  const { sequences } = setup;
   for (let sequence = 0; sequence < sequences; sequence++)
     engine.add({
       id: round * sequences + sequence,
@@ -113,7 +129,9 @@ function decode(engine: NativeEngine, { sequences }: PipelineSetup, { steps, rou
     });
   const made = new Map<number, number>();
   const step = (): void => {
+    const began_ms = performance.now();
     for (const { id, token } of engine.step().outputs) if (token) made.set(id, (made.get(id) ?? 0) + 1);
+    keepPace(setup, began_ms);
   };
   const tokens = (): number => [...made.values()].reduce((sum, count) => sum + count, 0);
   while (made.size < sequences) step();

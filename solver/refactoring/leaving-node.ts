@@ -11,34 +11,42 @@ export interface DeviceOfNode {
 export interface NodeStage extends DeviceOfNode, OperatorRange {}
 
 /**
- * Layouts without a node, best first. A stage keeps its size where a device is free for it; else its operators go to a
+ * Layouts on the nodes that stay, best first. A stage keeps its size where a device is free for it; else its operators go to a
  * neighbour, which may have no room for them: then the next layout is tried. The first stage stays, since its device
  * has the requests: there is no layout where that one leaves.
  *
  * @param stages in the order of computation
- * @param free devices of other nodes that have no stage, best first
+ * @param staying nodes that stay
+ * @param free devices of these that have no stage, best first: any of them may turn out to have no room
  */
 export function layoutsWithout(
   stages: readonly NodeStage[],
-  leaving: number,
+  staying: readonly number[],
   free: readonly DeviceOfNode[],
 ): NodeStage[][] {
-  const moved = stages.filter(({ node_index }) => node_index === leaving).length;
-  if (moved === 0 || stages[0]!.node_index === leaving) return [];
+  const leaves = ({ node_index }: NodeStage): boolean => !staying.includes(node_index);
+  const moved = stages.filter(leaves).length;
+  if (moved === 0 || leaves(stages[0]!)) return [];
   const most = Math.min(moved, free.length);
-  return Array.from({ length: most + 1 }, (_, merged) =>
-    without(stages, leaving, free.slice(0, most - merged)),
-  );
+  const layouts: NodeStage[][] = [];
+  for (let count = most; count > 0; count--)
+    for (let first = 0; first + count <= free.length; first++)
+      layouts.push(without(stages, leaves, free.slice(first, first + count)));
+  return [...layouts, without(stages, leaves, [])];
 }
 
 /** The first stages that leave get the free devices, and the others are merged. */
-function without(stages: readonly NodeStage[], leaving: number, free: readonly DeviceOfNode[]): NodeStage[] {
+function without(
+  stages: readonly NodeStage[],
+  leaves: (stage: NodeStage) => boolean,
+  free: readonly DeviceOfNode[],
+): NodeStage[] {
   const left = [...free];
   const found: NodeStage[] = [];
   /** Of stages that are merged and follow one another. */
   let loose: OperatorRange | undefined;
   for (const stage of stages) {
-    const device = stage.node_index === leaving ? left.shift() : stage;
+    const device = leaves(stage) ? left.shift() : stage;
     if (!device) {
       loose = { begin: loose?.begin ?? stage.begin, end: stage.end };
       continue;

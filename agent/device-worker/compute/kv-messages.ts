@@ -98,10 +98,12 @@ export type SequencesAsk =
       scope: string | undefined;
       tokens: Int32Array;
       runs: KvRange[];
+      /** A number of its own. */
+      reservation: number;
     }
-  /** The rows of the last reservation are there, or in memory of the host, or do not come. */
-  | { do: 'commit'; arrival: string; from?: HostRoom | undefined }
-  | { do: 'abort'; arrival: string }
+  /** The rows of a reservation are there, or in memory of the host, or do not come. */
+  | { do: 'commit'; arrival: string; reservation: number; from?: HostRoom | undefined }
+  | { do: 'abort'; arrival: string; reservation: number }
   /** Whoever needs what has arrived has it, or does not come: it is kept as other prompts are. */
   | { do: 'forget'; arrival: string };
 

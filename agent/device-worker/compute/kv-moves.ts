@@ -42,10 +42,10 @@ interface Arrival {
   /** Of the reservation under way: all of them, and those whose rows come now. */
   tokens: Int32Array;
   runs: readonly KvRange[];
-  /** Something has come, and is remembered. */
-  committed: boolean;
-  /** A transfer writes to its rows. */
-  writing: boolean;
+  /** Tokens whose rows have come, and are remembered. */
+  arrived: number;
+  /** The reservation whose transfer writes to its rows; undefined: none does. */
+  writing: number | undefined;
   /** To be given up as soon as nothing writes there. */
   unwanted: boolean;
   leave: () => void;
@@ -91,7 +91,9 @@ export class KvMoves {
 
   /** KV is short: what has arrived is kept like any other prompt from now on. @returns whether there was something */
   giveUp(model: string): boolean {
-    const own = [...this.#arrivals].filter(([, { hosted, writing }]) => hosted.name === model && !writing);
+    const own = [...this.#arrivals].filter(
+      ([, { hosted, writing }]) => hosted.name === model && writing === undefined,
+    );
     for (const [name] of own) this.#forget(name);
     return own.length > 0;
   }
@@ -104,7 +106,7 @@ export class KvMoves {
       leave();
     }
     this.#detached.clear();
-    for (const arrival of this.#arrivals.values()) arrival.writing = false;
+    for (const arrival of this.#arrivals.values()) arrival.writing = undefined;
     for (const name of [...this.#arrivals.keys()]) this.#forget(name);
   }
 
@@ -125,10 +127,10 @@ export class KvMoves {
       case 'reserve':
         return this.#reserve(asked);
       case 'commit':
-        this.#commit(asked.arrival, asked.from);
+        this.#commit(asked);
         return undefined;
       case 'abort':
-        this.#abort(asked.arrival);
+        this.#abort(asked);
         return undefined;
       case 'forget':
         this.#forget(asked.arrival);
@@ -152,8 +154,13 @@ export class KvMoves {
     if (!held) return undefined;
     this.#held.set(id, { held, leave: hosted.enter() });
     const { tokens: computed, blocks, all } = held;
-    const placed = placedRows(engine, blocks, { begin: Math.min(from, computed), end: computed }, into);
-    return { tokens: all.slice(), computed, ...placed };
+    try {
+      const placed = placedRows(engine, blocks, { begin: Math.min(from, computed), end: computed }, into);
+      return { tokens: all.slice(), computed, ...placed };
+    } catch (error) {
+      this.#letGo(id);
+      throw error;
+    }
   }
 
   #letGo(id: number): void {
@@ -197,25 +204,44 @@ export class KvMoves {
     if (!hosted.closed) this.#sync(hosted);
   }
 
-  #reserve({ model, arrival: name, scope, tokens, runs }: SequencesAsk & { do: 'reserve' }): KvTold {
+  #reserve(asked: SequencesAsk & { do: 'reserve' }): KvTold {
+    const { model, arrival: name, scope, tokens, runs, reservation } = asked;
     const hosted = this.#models.get(model)?.hosted;
     if (!hosted) throw noRoom(model, 'it does not serve here now');
     const engine = nativeOf(hosted);
+    this.#checkFollows(name, runs);
     const arrival = this.#arrivals.get(name) ?? this.#open(name, hosted, scope, tokens);
     if (arrival.hosted !== hosted) throw noRoom(model, 'it was loaded anew meanwhile');
     const end = runs.at(-1)?.end ?? 0;
     if (!arrival.kv.grow(end)) {
-      if (!arrival.committed) this.#forget(name);
+      if (arrival.arrived === 0) this.#forget(name);
       throw noRoom(model, `${engine.kv_bytes_used} of ${engine.kv_bytes_budget} bytes of its KV are in use`);
     }
     arrival.tokens = tokens.subarray(0, end);
     arrival.runs = runs;
-    arrival.writing = true;
+    arrival.writing = reservation;
     const layers = layersOf(engine);
     const placed = runs.map(
       (run): Partial<PlacedRun> => ({ tokens: run, pieces: arrival.kv.places(run, layers) }),
     );
     return placed.every((run): run is PlacedRun => run.pieces !== undefined) ? placed : undefined;
+  }
+
+  /**
+   * Rows in front of those that come are here, or what is remembered would begin with rows that nobody wrote: what had
+   * come may have been given up meanwhile.
+   */
+  #checkFollows(name: string, runs: readonly KvRange[]): void {
+    const known = this.#arrivals.get(name);
+    const begin = runs[0]?.begin ?? 0;
+    const arrived = known?.arrived ?? 0;
+    if (begin === arrived && known?.writing === undefined) return;
+    const because =
+      known?.writing !== undefined ? 'others are on their way' : `${arrived} tokens of it are here`;
+    throw new HpcserveError('E_KV_STALE', {
+      what: `rows from token ${begin} on came for sequence ${name}`,
+      because,
+    });
   }
 
   /** What comes counts as a request of its model, so that the model has KV for it and stays. */
@@ -229,8 +255,8 @@ export class KvMoves {
       id,
       tokens,
       runs: [],
-      committed: false,
-      writing: false,
+      arrived: 0,
+      writing: undefined,
       unwanted: false,
       leave: hosted.enter(),
     };
@@ -238,14 +264,18 @@ export class KvMoves {
     return arrival;
   }
 
-  #commit(name: string, from: HostRoom | undefined): void {
+  #commit({ arrival: name, reservation, from }: SequencesAsk & { do: 'commit' }): void {
     const arrival = this.#arrivals.get(name);
-    if (!arrival) throw noRoom('the model', `nothing is reserved for ${name}`);
-    if (from) this.#copyFrom(from, arrival);
-    arrival.kv.commit(arrival.tokens);
-    arrival.committed = true;
-    arrival.writing = false;
-    if (arrival.unwanted) this.#forget(name);
+    if (!arrival || arrival.writing !== reservation)
+      throw noRoom('the model', `nothing is reserved for ${name}`);
+    try {
+      if (from) this.#copyFrom(from, arrival);
+      arrival.kv.commit(arrival.tokens);
+      arrival.arrived = arrival.tokens.length;
+    } finally {
+      arrival.writing = undefined;
+      if (arrival.unwanted || arrival.arrived === 0) this.#forget(name);
+    }
   }
 
   /** Runs lie there one after another. */
@@ -261,18 +291,18 @@ export class KvMoves {
   }
 
   /** What had come before is kept. */
-  #abort(name: string): void {
+  #abort({ arrival: name, reservation }: SequencesAsk & { do: 'abort' }): void {
     const arrival = this.#arrivals.get(name);
-    if (!arrival) return;
-    arrival.writing = false;
-    if (!arrival.committed || arrival.unwanted) this.#forget(name);
+    if (!arrival || arrival.writing !== reservation) return;
+    arrival.writing = undefined;
+    if (arrival.arrived === 0 || arrival.unwanted) this.#forget(name);
   }
 
   #forget(name: string): void {
     const arrival = this.#arrivals.get(name);
     if (!arrival) return;
     arrival.unwanted = true;
-    if (arrival.writing) return;
+    if (arrival.writing !== undefined) return;
     this.#arrivals.delete(name);
     const { hosted, kv, id, leave } = arrival;
     kv.release();

@@ -141,7 +141,12 @@ export class StageRows {
   }
 
   #commit({ arrival, way, from }: RowsAsk & { do: 'commit_rows' }): void {
-    if (from) this.#coming.get(arrival)?.write(memoryAt(from.address, from.bytes));
+    try {
+      if (from) this.#coming.get(arrival)?.write(memoryAt(from.address, from.bytes));
+    } catch (error) {
+      this.#end(arrival);
+      throw error;
+    }
     this.#end(arrival, way);
   }
 

@@ -83,25 +83,35 @@ type Rows = Pick<Surroundings, 'source' | 'movable'>;
  * @throws HpcserveError E_KV_*
  */
 export async function sendComputed(rows: Rows, peer: KvPeer, one: Leaving): Promise<SentKv | undefined> {
-  const { id, model } = one.submission;
   let sent: SentKv | undefined;
-  let wanted: number | undefined;
-  do {
-    const held = await rows.movable.withRoom(async (into) => {
-      const found = (await rows.movable.ask({ do: 'hold', model, id, from: one.sent, into })) as
-        | HeldRows
-        | undefined;
-      try {
-        if (found) sent = added(sent, await sendRows(rows, peer, one, found));
-      } finally {
-        await rows.movable.ask({ do: 'let_go', id });
-      }
-      return found;
-    });
-    // What is computed meanwhile follows later.
-    wanted ??= held?.computed ?? 0;
-  } while (one.sent < wanted);
+  // What is computed meanwhile follows later.
+  for (let wanted: number | undefined; wanted === undefined || one.sent < wanted; ) {
+    const before = one.sent;
+    const held = await sendHeld(rows, peer, one);
+    sent = added(sent, held?.sent);
+    // It has ended, gave way to another, or is computed again: nothing more comes of it now.
+    if (!held || one.sent === before) break;
+    wanted ??= held.computed;
+  }
   return sent;
+}
+
+/** What has room at once. @returns undefined: it does not run */
+async function sendHeld(
+  rows: Rows,
+  peer: KvPeer,
+  one: Leaving,
+): Promise<{ computed: number; sent: SentKv | undefined } | undefined> {
+  const { id, model } = one.submission;
+  return rows.movable.withRoom(async (into) => {
+    try {
+      const asked = { do: 'hold', model, id, from: one.sent, into } as const;
+      const found = (await rows.movable.ask(asked)) as HeldRows | undefined;
+      return found && { computed: found.computed, sent: await sendRows(rows, peer, one, found) };
+    } finally {
+      await rows.movable.ask({ do: 'let_go', id });
+    }
+  });
 }
 
 /**
@@ -118,11 +128,14 @@ export async function stopAndSend(
   let sent: SentKv | undefined;
   for (let isAll = false; !isAll; )
     isAll = await rows.movable.withRoom(async (into) => {
-      const found = (await rows.movable.ask({ do: 'detach', model, id, from: one.sent, into })) as
-        | HeldRows
-        | undefined;
-      if (!found) return true;
+      const asked = { do: 'detach', model, id, from: one.sent, into } as const;
+      // Where it is not said how that went, it may stand still: it is settled then.
       one.detached = true;
+      const found = (await rows.movable.ask(asked)) as HeldRows | undefined;
+      if (!found) {
+        one.detached = false;
+        return true;
+      }
       sent = added(sent, await sendRows(rows, peer, one, found));
       return found.placed === found.computed;
     });

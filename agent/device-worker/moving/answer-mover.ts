@@ -189,7 +189,6 @@ export class AnswerMover {
     const ends = await this.#ends?.catch(() => undefined);
     await ends?.source.close();
     await ends?.target.close();
-    this.#movable.close();
     this.#agent.close();
   }
 

@@ -1,5 +1,5 @@
 import type { TransferMemory } from '../../../native/fabric/memory.ts';
-import { huge_page_bytes, SharedMemory, unmap } from '../../../native/memory-map.ts';
+import { huge_page_bytes, SharedMemory } from '../../../native/memory-map.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { refactoringBounds } from '../../pipeline/refactoring-bounds.ts';
 import type { HostRoom } from '../compute/kv-messages.ts';
@@ -26,21 +26,20 @@ export interface StagingRoom extends HostRoom {
 
 /**
  * Memory of the host through which keys and values of a device come and go that others cannot address: a file without a
- * name, so that every way of transfers has it. What leaves and what comes have rooms of their own: two workers that
+ * name, so that every way of transfers has it, for as long as the process lives. What leaves and what comes have rooms of their own: two workers that
  * send to each other never wait for one another.
  */
 export class HostStaging {
   readonly memory: TransferMemory;
-  readonly #file: SharedMemory;
   readonly #leaving: Rooms;
   readonly #coming: Rooms;
 
   /** @param pool_bytes of the device @throws HpcserveError E_NATIVE_MEMORY */
   constructor(pool_bytes: number) {
     const room_bytes = roomSize_bytes(pool_bytes);
-    this.#file = SharedMemory.create('hpcserve-staging', 2 * rooms_per_direction * room_bytes);
-    const address = this.#file.map();
-    this.memory = { address, bytes: this.#file.bytes, descriptor: this.#file.descriptor };
+    const file = SharedMemory.create('hpcserve-staging', 2 * rooms_per_direction * room_bytes);
+    const address = file.map();
+    this.memory = { address, bytes: file.bytes, descriptor: file.descriptor };
     const rooms = Array.from({ length: 2 * rooms_per_direction }, (_, at): HostRoom => {
       const offset = at * room_bytes;
       return { offset, bytes: room_bytes, address: address + BigInt(offset) };
@@ -68,12 +67,6 @@ export class HostStaging {
       });
     const limit = AbortSignal.timeout(room_wait_ms);
     return this.#coming.take(limit);
-  }
-
-  /** No transfer is under way any more. */
-  close(): void {
-    unmap(this.memory.address, this.memory.bytes);
-    this.#file.close();
   }
 }
 

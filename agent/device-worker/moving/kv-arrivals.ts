@@ -3,7 +3,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { KvReceiver, KvReservation } from '../../transfer/kv-target.ts';
 import type { KvOffer, KvRoom, Range } from '../../transfer/messages.ts';
 import { runSize_bytes } from '../../transfer/run-headers.ts';
-import type { PlacedRun } from '../compute/kv-messages.ts';
+import type { PlacedRun, SequencesAsk } from '../compute/kv-messages.ts';
 import type { StagingRoom } from './host-staging.ts';
 import { type MovableModels, roomOnly } from './movable-models.ts';
 
@@ -33,6 +33,7 @@ export class KvArrivals implements KvReceiver {
   readonly #step_s: (model: string) => number | undefined;
   readonly #onChange: () => void;
   readonly #arrivals = new Map<string, Arrival>();
+  #reservations = 0;
 
   /**
    * @param around `isDraining`: nothing new is taken; `step_s`: of a model's iterations that decode, undefined where
@@ -78,28 +79,37 @@ export class KvArrivals implements KvReceiver {
     const token_ids = Int32Array.from(of.token_ids);
     checkFollows(known, name, peer, tokens, token_ids);
     const room = await this.#models.staging?.toCome(runSize_bytes(offer, tokens));
-    const placed = await this.#reserveRows(of, name, token_ids, runs).catch((error: unknown) => {
+    const reservation = ++this.#reservations;
+    // Nobody waits for what is under way.
+    if (known) clearTimeout(known.timer);
+    const ended = (): void => {
       room?.give();
+      if (known && this.#arrivals.get(name) === known) this.#await(name, known);
+    };
+    const placed = await this.#reserveRows(of, name, token_ids, runs, reservation).catch((error: unknown) => {
+      ended();
       throw error;
     });
     const places = placesOf(offer, placed, room);
     return {
       places: ({ begin }: Range) => places.get(begin) ?? [],
       commit: async () => {
-        try {
-          await this.#models.ask({ do: 'commit', arrival: name, from: room && roomOnly(room) });
-        } finally {
-          room?.give();
-        }
-        clearTimeout(known?.timer);
-        const timer = setTimeout(() => this.#forget(name), hold_ms);
-        this.#arrivals.set(name, { peer, model: of.model, tokens: token_ids, arrived: tokens.end, timer });
+        const from = room && roomOnly(room);
+        await this.#models.ask({ do: 'commit', arrival: name, reservation, from }).finally(ended);
+        if (known) clearTimeout(known.timer);
+        this.#await(name, { peer, model: of.model, tokens: token_ids, arrived: tokens.end });
       },
       abort: () => {
-        room?.give();
-        void this.#models.ask({ do: 'abort', arrival: name }).catch(() => undefined);
+        ended();
+        void this.#models.ask({ do: 'abort', arrival: name, reservation }).catch(() => undefined);
       },
     };
+  }
+
+  /** What has come is here until somebody goes on with it, for a while. */
+  #await(name: string, arrival: Arrival): void {
+    arrival.timer = setTimeout(() => this.#forget(name), hold_ms);
+    this.#arrivals.set(name, arrival);
   }
 
   async #reserveRows(
@@ -107,8 +117,17 @@ export class KvArrivals implements KvReceiver {
     arrival: string,
     tokens: Int32Array,
     runs: KvOffer['runs'],
+    reservation: number,
   ): Promise<PlacedRun[] | undefined> {
-    const asked = { do: 'reserve', model, arrival, scope: cache_scope, tokens, runs } as const;
+    const asked: SequencesAsk = {
+      do: 'reserve',
+      model,
+      arrival,
+      scope: cache_scope,
+      tokens,
+      runs,
+      reservation,
+    };
     return (await this.#models.ask(asked)) as PlacedRun[] | undefined;
   }
 

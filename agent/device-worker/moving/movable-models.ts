@@ -45,11 +45,6 @@ export class MovableModels {
     return this.#staging;
   }
 
-  /** No transfer is under way any more. */
-  close(): void {
-    this.#staging?.close();
-  }
-
   ask(asked: KvAsk): Promise<KvTold> {
     return this.#models.askKv(asked);
   }

@@ -57,6 +57,56 @@ describe('keys and values reach the rows of another worker', () => {
     expect(pair.same(81)).toBe(true);
     expect(pair.receiver.committed.map(({ tokens }) => tokens.end)).toEqual([64, 80, 81]);
   });
+
+  const ofModel = (tokens: number) => ({ of: { model: 'm', token_ids: new Array<number>(tokens).fill(7) } });
+
+  it('in parts, where the other worker takes no more at once', async () => {
+    const transfer_bytes_max = bytesOfTokens(100);
+    await using pair = await transferPair({ ways: ['sendfile'], target: { transfer_bytes_max } });
+    const runs = [
+      { begin: 0, end: 250 },
+      { begin: 250, end: 333 },
+    ];
+    const sent = await pair.source.send(pair.peer, pair.outgoing('a', 333, { runs, ...ofModel(333) }));
+    expect(sent.bytes).toBe(bytesOfTokens(333));
+    expect(pair.same(333)).toBe(true);
+    const came = pair.receiver.committed.map(({ runs: parts }) =>
+      parts.map(({ begin, end }) => [begin, end]),
+    );
+    // Whole blocks, as far as that goes.
+    expect(came).toEqual([
+      [[0, 96]],
+      [[96, 192]],
+      [
+        [192, 250],
+        [250, 288],
+      ],
+      [[288, 333]],
+    ]);
+    expect(pair.receiver.committed.map(({ of }) => of!.token_ids.length)).toEqual([96, 192, 288, 333]);
+  });
+
+  it('not where a token is more than the other takes: it is said, and the way stays', async () => {
+    const transfer_bytes_max = bytesOfTokens(1) - 1;
+    await using pair = await transferPair({ ways: ['sendfile'], target: { transfer_bytes_max } });
+    expect(await codeOf(pair.source.send(pair.peer, pair.outgoing('a', 3, ofModel(3))))).toBe('E_KV_ROOM');
+    expect(pair.source.peers).toMatchObject([{ way: 'sendfile', fallbacks_total: 0 }]);
+  });
+
+  it('what is reserved for a peer that has gone meanwhile is given back', async () => {
+    await using pair = await transferPair({ ways: ['sendfile'] });
+    let free = (): void => undefined;
+    pair.receiver.room_free = new Promise((resolve) => {
+      free = resolve;
+    });
+    const sending = codeOf(pair.source.send(pair.peer, pair.outgoing('a', 10)));
+    await expect.poll(() => pair.target.links.length).toBe(1);
+    await pair.target.forget('the-source');
+    free();
+    await expect.poll(() => pair.receiver.aborted.length).toBeGreaterThan(0);
+    await sending;
+    expect(pair.receiver.committed.length + pair.receiver.aborted.length).toBeGreaterThan(0);
+  });
 });
 
 describe('a fabric that is announced and does not work', () => {

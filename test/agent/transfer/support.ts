@@ -50,8 +50,12 @@ export class TestReceiver implements KvReceiver {
     return { places: 1, kv_tokens: tokens_max };
   }
 
-  reserve(offer: KvOffer) {
+  /** Reservations wait for it. */
+  room_free: Promise<void> | undefined;
+
+  async reserve(offer: KvOffer) {
     if (this.refusal) throw this.refusal;
+    await this.room_free;
     return {
       places: this.#pieces,
       commit: () => void this.committed.push(offer),

@@ -15,17 +15,17 @@ const on = (node_index: number, device: string, begin: number, end: number): Nod
 
 test('a stage goes to a free device, else to the smaller neighbour', () => {
   const stages = [on(0, 'gpu 0', 0, 9), on(1, 'gpu 0', 9, 15), on(2, 'gpu 0', 15, 18)];
-  expect(layoutsWithout(stages, 1, [{ node_index: 0, device: 'gpu 1' }])).toEqual([
+  expect(layoutsWithout(stages, [0, 2], [{ node_index: 0, device: 'gpu 1' }])).toEqual([
     [on(0, 'gpu 0', 0, 9), on(0, 'gpu 1', 9, 15), on(2, 'gpu 0', 15, 18)],
     [on(0, 'gpu 0', 0, 9), on(2, 'gpu 0', 9, 18)],
   ]);
-  expect(layoutsWithout(stages, 2, [])).toEqual([[on(0, 'gpu 0', 0, 9), on(1, 'gpu 0', 9, 18)]]);
+  expect(layoutsWithout(stages, [0, 1], [])).toEqual([[on(0, 'gpu 0', 0, 9), on(1, 'gpu 0', 9, 18)]]);
 });
 
 test('the first stage stays, and who has no stage leaves none', () => {
   const stages = [on(0, 'gpu 0', 0, 9), on(1, 'gpu 0', 9, 18)];
-  expect(layoutsWithout(stages, 0, [])).toEqual([]);
-  expect(layoutsWithout(stages, 3, [])).toEqual([]);
+  expect(layoutsWithout(stages, [1], [])).toEqual([]);
+  expect(layoutsWithout(stages, [0, 1], [])).toEqual([]);
 });
 
 test('every layout has all operators once, on devices of other nodes, each of which has one stage', () => {
@@ -52,10 +52,15 @@ test('every layout has all operators once, on devices of other nodes, each of wh
           { length: count },
           (_, index): DeviceOfNode => ({ node_index: 9, device: `gpu ${index}` }),
         );
-        const layouts = layoutsWithout(stages, leaving, free);
+        const staying = [0, 1, 2, 3].filter((node) => node !== leaving);
+        const layouts = layoutsWithout(stages, staying, free);
         const leaves = stages.filter(({ node_index }) => node_index === leaving).length;
-        if (leaves > 0 && stages[0]!.node_index !== leaving)
-          expect(layouts).toHaveLength(Math.min(leaves, count) + 1);
+        if (leaves > 0 && stages[0]!.node_index !== leaving) {
+          // Each device that is free is in some of them, and the last needs none.
+          const used = layouts.flat().filter(({ node_index }) => node_index === 9);
+          expect(new Set(used.map(({ device }) => device)).size).toBe(count);
+          expect(layouts.at(-1)!.every(({ node_index }) => node_index !== 9)).toBe(true);
+        }
         for (const layout of layouts) {
           expect(layout.some(({ node_index }) => node_index === leaving)).toBe(false);
           expect(layout[0]).toMatchObject({
