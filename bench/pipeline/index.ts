@@ -32,13 +32,27 @@ async function start(setup: PipelineSetup): Promise<ChildProcess> {
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
   });
   child.send(setup);
-  await once(child, 'message');
+  await answerOf(child);
   return child;
+}
+
+/** What it says next. @throws Error where it ends instead */
+async function answerOf(child: ChildProcess): Promise<unknown> {
+  const over = new AbortController();
+  try {
+    const ended = once(child, 'exit', over).then(([code, signal]) => {
+      throw new Error(`a process of the bench ended with ${code ?? signal}`);
+    });
+    const [answer] = (await Promise.race([once(child, 'message', over), ended])) as [unknown];
+    return answer;
+  } finally {
+    over.abort();
+  }
 }
 
 async function rateOf(child: ChildProcess, task: BatchTask): Promise<number> {
   child.send(task);
-  const [answer] = (await once(child, 'message')) as [{ rate: number }];
+  const answer = (await answerOf(child)) as { rate: number };
   // Threads of ggml spin for a while, and would disturb the other's turn.
   await delay(spin_ms);
   return answer.rate;

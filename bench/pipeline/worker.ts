@@ -117,7 +117,7 @@ function decode(engine: NativeEngine, setup: PipelineSetup, { steps, round }: Ba
       id: round * sequences + sequence,
       prompt_tokens: Int32Array.from(
         { length: prompt_tokens },
-        (_, index) => (index * 7919 + round * 104_729 + sequence * 31) % 100_000,
+        (_, index) => (index * 7919 + round * 104_729 + sequence * 31) % engine.info.n_vocab,
       ),
       sampler: {
         stateless: greedy,
