@@ -161,6 +161,18 @@ export class KvMemory {
     this.#backend.writeAll(this.#copiesOf(runs));
   }
 
+  /** Zeros in all rows of blocks: whoever computes with them has numbers, whatever they mean. */
+  clearBlocks(blocks: readonly number[]): void {
+    const host = new Uint8Array(kv_block_tokens * this.row_bytes);
+    const runs = blocks.flatMap((block) =>
+      Array.from({ length: this.n_matrices }, (_, matrix): RowRun => {
+        const row = this.storage.block_rows[block]!;
+        return { matrix, row, host };
+      }),
+    );
+    this.writeRuns(runs);
+  }
+
   *#copiesOf(runs: Iterable<RowRun>): Generator<HostCopy> {
     for (const { matrix, row, host } of runs)
       yield { buffer: this.#bufferOf(matrix), address: this.#address(matrix, row), host };

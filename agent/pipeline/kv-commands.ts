@@ -41,13 +41,17 @@ export class StageKv {
   #swapIn(id: number, blocks: number[]): number | undefined {
     const swapped = this.#swapped.get(id);
     this.#swapped.delete(id);
-    if (!swapped) return id;
     try {
-      swapInKv(this.#kv, blocks, swapped);
-      return undefined;
+      if (swapped) {
+        swapInKv(this.#kv, blocks, swapped);
+        return undefined;
+      }
     } catch (error) {
       if (!(error instanceof HpcserveError)) throw error;
-      return id;
     }
+    // The sequence is begun anew after this batch, in which it is computed still: what lay in its blocks may be no
+    // numbers, and would end the pipeline for all.
+    this.#kv.clearBlocks(blocks);
+    return id;
   }
 }

@@ -11,9 +11,9 @@ export interface DeviceOfNode {
 export interface NodeStage extends DeviceOfNode, OperatorRange {}
 
 /**
- * Layouts on the nodes that stay, best first. A stage keeps its size where a device is free for it; else its operators go to a
- * neighbour, which may have no room for them: then the next layout is tried. The first stage stays, since its device
- * has the requests: there is no layout where that one leaves.
+ * Layouts on the nodes that stay, best first. A stage keeps its size where a device is free for it; else its operators
+ * go to a neighbour, which may have no room for them: then the next layout is tried. The first stage stays, since its
+ * device has the requests: there is no layout where that one leaves.
  *
  * @param stages in the order of computation
  * @param staying nodes that stay

@@ -26,8 +26,8 @@ export interface StagingRoom extends HostRoom {
 
 /**
  * Memory of the host through which keys and values of a device come and go that others cannot address: a file without a
- * name, so that every way of transfers has it, for as long as the process lives. What leaves and what comes have rooms of their own: two workers that
- * send to each other never wait for one another.
+ * name, so that every way of transfers has it, for as long as the process lives. What leaves and what comes have rooms
+ * of their own: two workers that send to each other never wait for one another.
  */
 export class HostStaging {
   readonly memory: TransferMemory;

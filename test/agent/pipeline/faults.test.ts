@@ -1,5 +1,7 @@
 /** What a pipeline does where frames are damaged, late or repeated, stages fail, and sequences lose their places. */
 import { expect, test } from 'vitest';
+import type { KvMemory } from '../../../agent/engine/kv-memory.ts';
+import { kv_block_tokens } from '../../../agent/engine/kv-storage.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { decodeBatchMeta, encodeBatchMeta } from '../../../agent/pipeline/batch-meta.ts';
 import { decodeFrame, encodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
@@ -85,6 +87,13 @@ test('a stage refuses a batch that asks for the times of other operators than th
   closePipeline(pipeline);
 });
 
+function spoil(kv: KvMemory, blocks: readonly number[]): void {
+  const rows = new Uint8Array(kv_block_tokens * kv.row_bytes).fill(0xff);
+  for (const block of blocks)
+    for (let matrix = 0; matrix < kv.n_matrices; matrix++)
+      kv.writeRows(matrix, kv.storage.block_rows[block]!, rows);
+}
+
 test('sequences that are parked and come back go on where they were; damaged ones are computed again', async () => {
   const options = await tinyOptions();
   const ids = [0, 1, 2, 3];
@@ -97,7 +106,10 @@ test('sequences that are parked and come back go on where they were; damaged one
     const frame = decodeFrame(bytes);
     if (frame.kind !== 'batch' || stage !== 1) return bytes;
     const meta = decodeBatchMeta(frame.meta);
-    if (!meta.commands.some((command) => command.do === 'swap_in' && command.id === 2)) return bytes;
+    const back = meta.commands.find((command) => command.do === 'swap_in' && command.id === 2);
+    if (back?.do !== 'swap_in') return bytes;
+    // What lay in its blocks before is no numbers.
+    for (const { stage: held } of pipeline.stages) spoil(held.kv, Array.from(back.blocks));
     meta.commands.unshift({ do: 'forget', id: 2 });
     return encodeFrame(frame, encodeBatchMeta(meta), frame.payload);
   };
