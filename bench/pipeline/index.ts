@@ -1,9 +1,9 @@
 /**
- * A pipeline of two stages with one thread each beside one process with two threads: decoding of 16 sequences with
+ * A pipeline of two stages with one thread each beside one process of two threads: decoding of 16 sequences with
  * Llama-3.2-1B's true shape, alternating. And one of four stages that are paced to a declared time of a batch, beside
  * what they could do at most: one batch of a quarter of the sequences in each such time. Arguments: `--pairs N`
- * (default 10), `--quantization Q4_0|Q8_0|BF16`, `--steps N` of decoding in a turn (default 16), `--sequences N` (default 16),
- * `--step-ms N` of a paced batch (default 20).
+ * (default 10), `--quantization Q4_0|Q8_0|BF16`, `--steps N` of decoding in a turn (default 16), `--sequences N`
+ * (default 16), `--step-ms N` of a paced batch (default 20).
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
