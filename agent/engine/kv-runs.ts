@@ -56,7 +56,7 @@ export function* kvRowRuns(
   layers: KvRange,
   host: Uint8Array,
 ): Generator<RowRun> {
-  const extents = joined(extentsOf(kv, blocks, tokens));
+  const extents = rowExtents(kv, blocks, tokens);
   let at = 0;
   for (const matrix of kv.matricesOf(layers))
     for (const { row, count } of extents) {
@@ -82,9 +82,10 @@ function extentsOf(kv: KvMemory, blocks: readonly number[], { begin, end }: KvRa
   return extents;
 }
 
-function joined(extents: readonly Extent[]): Extent[] {
+/** Rows of these tokens, in order; those that lie side by side are one. */
+export function rowExtents(kv: KvMemory, blocks: readonly number[], tokens: KvRange): Extent[] {
   const found: Extent[] = [];
-  for (const { row, count } of extents) {
+  for (const { row, count } of extentsOf(kv, blocks, tokens)) {
     const last = found.at(-1);
     if (last && last.row + last.count === row) last.count += count;
     else found.push({ row, count });

@@ -4,7 +4,7 @@
 import { crc32 } from 'node:zlib';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { KvMemory, RowRun } from './kv-memory.ts';
-import { kv_block_tokens } from './kv-storage.ts';
+import { rowExtents } from './kv-runs.ts';
 import { type ParkingDisk, ParkingFailure, type ParkingFile } from './parking-disk.ts';
 
 export interface SwappedKv {
@@ -124,17 +124,12 @@ interface Run {
 
 /** Runs of rows that lie side by side in the cache, of every matrix. */
 function* runs(kv: KvMemory, blocks: readonly number[], tokens: number): Generator<Run> {
-  const found: { token: number; row: number; count: number }[] = [];
-  for (let token = 0; token < tokens; token += kv_block_tokens) {
-    const row = kv.rowOf(blocks, token);
-    const count = Math.min(kv_block_tokens, tokens - token);
-    const last = found.at(-1);
-    if (last && last.row + last.count === row) last.count += count;
-    else found.push({ token, row, count });
-  }
+  const found = rowExtents(kv, blocks, { begin: 0, end: tokens });
+  let begin = 0;
   for (let matrix = 0; matrix < kv.n_matrices; matrix++)
-    for (const { token, row, count } of found) {
-      const begin = (matrix * tokens + token) * kv.row_bytes;
-      yield { matrix, row, begin, end: begin + count * kv.row_bytes };
+    for (const { row, count } of found) {
+      const end = begin + count * kv.row_bytes;
+      yield { matrix, row, begin, end };
+      begin = end;
     }
 }

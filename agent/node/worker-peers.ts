@@ -120,7 +120,8 @@ export class WorkerPeers {
    */
   async leaveStages(grace_ms: number): Promise<void> {
     const began_ms = performance.now();
-    await this.refactorings.leaveAll(grace_ms);
+    // A change that nobody waits for would only be begun and given up.
+    if (grace_ms > 0) await this.refactorings.leaveAll(grace_ms);
     await this.#tunnels.untilIdle(Math.max(0, grace_ms - (performance.now() - began_ms)));
   }
 

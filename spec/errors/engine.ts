@@ -125,8 +125,8 @@ export const engineErrors = defineErrors({
   },
   E_REFACTOR_DEVICE: {
     cause:
-      'A device cannot take a stage of a pipeline that is to change: no device worker runs on it, its node is not one of the replica in the same job or its agent cannot be asked, or the keys and values of its layers lie in one piece.',
-    fix: 'name devices that `hpcserve status` shows with a device worker; a pipeline on GPUs keeps its stages until it is deployed again',
+      'A device cannot take a stage of a pipeline that is to change: no device worker runs on it, its node is not one of the replica or its agent cannot be asked, or it is to go itself.',
+    fix: 'name devices that `hpcserve status` shows with a device worker',
     http_status: 409,
     exit_code: 12,
   },

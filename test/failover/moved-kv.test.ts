@@ -12,6 +12,7 @@ import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import { deviceReportSchema } from '../../spec/device-report.ts';
+import { sharedDeviceViewSchema } from '../../spec/device-view.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
@@ -171,6 +172,16 @@ describe('answers of a node that ends', () => {
     await gateway.untilServing('m', 1, 45_000);
     undisturbed = await (await ask()).whole;
     expect(undisturbed.length).toBeGreaterThan(answer_tokens / 2);
+    // What moving costs is told to those who plan moves, once the file is hashed: supposed, before there was any.
+    await hashed(paths.model);
+    const worker = await site.session(isWorker(await workerOf(here)));
+    await eventually(async () => {
+      const { body } = await site.pool(worker).request({ method: 'GET', path: agentPaths.sharing });
+      const [instance] = sharedDeviceViewSchema.parse(await body.json()).instances;
+      return instance?.kv_moves && { ...instance.kv_moves };
+    }, 'it to say what moving costs').then((costs) =>
+      expect(costs).toEqual({ bytes_per_s: 250e6, latency_ms: 250 }),
+    );
   }, 90_000);
 
   async function goesOnBy(
