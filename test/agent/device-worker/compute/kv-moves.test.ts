@@ -1,4 +1,4 @@
-/** Rows that come in parts: what follows what was given up meanwhile is refused, and so is a late word of another try. */
+/** Rows that come in parts: what follows what was given up meanwhile is refused, as is a late word of another try. */
 import { expect, test } from 'vitest';
 import type { SequencesAsk } from '../../../../agent/device-worker/compute/kv-messages.ts';
 import { KvMoves } from '../../../../agent/device-worker/compute/kv-moves.ts';
