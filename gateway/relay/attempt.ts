@@ -79,6 +79,8 @@ export class Attempt implements AnswerReceiver {
   /** The replica had to load its weights first. */
   #wakes = false;
   #released = false;
+  /** To be told once that its request is there, which the first thing that comes back says. */
+  #onHeard: (() => void) | undefined;
   /** It has ended or was cancelled: whatever still comes is of no use. */
   #over = false;
   /** It is not to wait there: where the replica is busy, it has no place in its batch. */
@@ -110,7 +112,7 @@ export class Attempt implements AnswerReceiver {
     this.#durations = durationsTaken(requestsAt(replica), replica.max_sequences);
     const { asleep = false, device_taken = false, weights } = replica;
     this.#wakes = asleep || device_taken || weights?.resting === true;
-    replica.unreported++;
+    this.#onHeard = replica.asked();
     const path = continues?.request.path ?? of.endpoint.path;
     this.#call = link.requests.send(requestHead(this.#task, path, body, this.#atOnce), body, this);
   }
@@ -147,6 +149,7 @@ export class Attempt implements AnswerReceiver {
 
   onHead({ status, fields }: HttpAnswerHead): void {
     const { of, replica, client, continues, openStream } = this.#task;
+    this.#heard();
     this.#status = status;
     this.#answer = answerHeaders(fields);
     const head = { status, pairs: this.#answer.pairs, answeredBy: replica.answerHeaders };
@@ -285,8 +288,14 @@ export class Attempt implements AnswerReceiver {
   #release(): void {
     if (this.#released) return;
     this.#released = true;
+    this.#heard();
     this.replica.unreported--;
     this.#task.onRelease();
+  }
+
+  #heard(): void {
+    this.#onHeard?.();
+    this.#onHeard = undefined;
   }
 }
 

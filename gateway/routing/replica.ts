@@ -35,6 +35,8 @@ export class Replica<T> implements Candidate, PoolMember {
   kv_tokens_total = 0;
   kv_tokens_used = 0;
   unreported = 0;
+  /** Outlives this object: who asked holds the one that was there when it did. */
+  #asked = { unanswered: 0 };
   too_slow = false;
   asleep = false;
   weights: ModelWeights | undefined;
@@ -100,11 +102,26 @@ export class Replica<T> implements Candidate, PoolMember {
     this.kv_tokens_total = old.kv_tokens_total;
     this.kv_tokens_used = old.kv_tokens_used;
     this.unreported = old.unreported;
+    this.#asked = old.#asked;
     this.too_slow = old.too_slow;
     this.asleep = old.asleep;
     this.weights = old.weights;
     this.handover_tokens_min = old.handover_tokens_min;
     this.prefix_cache = old.prefix_cache;
+  }
+
+  get unanswered(): number {
+    return this.#asked.unanswered;
+  }
+
+  /** Counts a request that is sent to it. @returns to be called once, when something of an answer comes, or none will */
+  asked(): () => void {
+    const asked = this.#asked;
+    asked.unanswered++;
+    this.unreported++;
+    return () => {
+      asked.unanswered--;
+    };
   }
 
   get pool(): PoolName | undefined {

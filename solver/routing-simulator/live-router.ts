@@ -82,6 +82,7 @@ function candidateOf({ running, waiting }: SeenReplica, index: number, max_seque
     waiting,
     max_sequences,
     unreported: 0,
+    unanswered: 0,
     kv_tokens_total: 0,
     kv_tokens_used: 0,
     native: false,

@@ -11,6 +11,8 @@ export interface Candidate {
   readonly max_sequences: number;
   /** Requests this gateway sent to it minus answers it had from it since the replica last said so. */
   readonly unreported: number;
+  /** Requests this gateway sent to it of which nothing has come back: it has them, whatever it last said. */
+  readonly unanswered: number;
   /** Room for keys and values, as the replica last said; 0 of 0 where it does not say. */
   readonly kv_tokens_total: number;
   readonly kv_tokens_used: number;
@@ -71,7 +73,10 @@ export interface RoutingPolicy {
   ): T | undefined;
 }
 
-/** Requests that a candidate computes, has waiting, or is being sent. */
-export function requestsAt(candidate: Candidate): number {
-  return Math.max(0, candidate.running + candidate.waiting + candidate.unreported);
+/**
+ * Requests that a candidate computes, has waiting, or is being sent. What it said of itself may be older than requests
+ * on their way to it, which are counted by their sender.
+ */
+export function requestsAt({ running, waiting, unreported, unanswered }: Candidate): number {
+  return Math.max(unanswered, running + waiting + unreported);
 }

@@ -14,8 +14,8 @@ const wait_max_s = 1.6;
 
 let stage: Stage;
 let replica: TestSession;
-/** The replica never has many more than may wait: what it says of itself may be one heartbeat old. */
-const most_allowed = 2 * (places + (wait_max_s * 1000 * places) / answer_ms);
+/** The replica never has more than it computes and than may wait, however old what it says of itself is. */
+const most_allowed = places + (wait_max_s * 1000 * places) / answer_ms;
 const queue: (() => void)[] = [];
 let longest_ms = 0;
 let running = 0;

@@ -18,6 +18,7 @@ function candidate(session_id: string, change: Partial<Candidate> = {}): Candida
     waiting: 0,
     max_sequences: 8,
     unreported: 0,
+    unanswered: 0,
     kv_tokens_total: 0,
     kv_tokens_used: 0,
     native: false,

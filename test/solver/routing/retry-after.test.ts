@@ -9,6 +9,7 @@ describe('when to come back', () => {
       waiting: requests - 4,
       max_sequences: 4,
       unreported: 0,
+      unanswered: 0,
       kv_tokens_total: 0,
       kv_tokens_used: 0,
       native: false,
