@@ -86,7 +86,7 @@ export class GatewayMetrics {
     });
     this.#continuations = new Counter({
       name: 'hpcserve_continuations_total',
-      help: 'Streams that another replica went on with after one failed',
+      help: 'Answers that another replica went on with after one failed or gave them away',
       labelNames: ['model'],
       registers,
     });

@@ -46,8 +46,8 @@ const instanceSchema = z.object({
   /** Further requests that it takes at most. */
   places: z.int(),
   /**
-   * Its requests cannot go on elsewhere: answers that are not streamed over a gateway, or moved before. Or it has none,
-   * or no other model is on the device.
+   * Its requests cannot go on elsewhere: whole answers with log probabilities, those that came past gateways, or moved
+   * before. Or it has none, or no other model is on the device.
    */
   fixed: z.boolean(),
   prefill_chunk_tokens_max: z.int().min(1),

@@ -112,6 +112,8 @@ export const continuation = {
   continue: 'hpcserve_continue',
   /** In the error event that ends a stream here: a `MovedAnswer`. */
   moved: 'hpcserve_moved',
+  /** In the error of a whole answer that is given away here: a `BegunAnswer`. */
+  begun: 'hpcserve_begun',
 } as const;
 
 /** Where an answer goes on that a replica has given away, with keys and values of what there is of it. */
@@ -151,6 +153,15 @@ export interface ContinueRequest {
   /** `id` and `created` of the answer's chunks. */
   id?: string;
   created?: number;
+}
+
+/**
+ * What a native replica had of an answer that was to come whole: the same body with these two members, sent to another
+ * one, brings the whole answer.
+ */
+export interface BegunAnswer {
+  seed: number;
+  continue: ContinueRequest;
 }
 
 /** TLS server name of a session: the port of a node is shared, the name picks the key. */

@@ -1,5 +1,5 @@
 import type { RefusedRequest } from '../../spec/device-view.ts';
-import type { MovedAnswer } from '../../spec/wire.ts';
+import type { BegunAnswer, MovedAnswer } from '../../spec/wire.ts';
 import type { StreamError } from './error-event.ts';
 import type { JsonRelay } from './json-relay.ts';
 import type { ReplicaError } from './replica-error.ts';
@@ -36,6 +36,8 @@ export type AttemptResult =
       refused: RefusedRequest | undefined;
       /** Where the replica has brought what there is of the answer. */
       moved?: MovedAnswer | undefined;
+      /** What there is of it, where it was to come whole. */
+      begun?: BegunAnswer | undefined;
     }
   /** It could not answer, and nothing of it has reached the client. */
   | { kind: 'lost'; failure: AttemptFailure; reason: Error }

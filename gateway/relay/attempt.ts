@@ -2,7 +2,7 @@ import type { HttpAnswerHead } from '../../host/http-answer-parser.ts';
 import { requestsAt } from '../../solver/routing/candidate.ts';
 import { durationsTaken } from '../../solver/routing/service-time.ts';
 import type { RefusedRequest } from '../../spec/device-view.ts';
-import { headers, type MovedAnswer } from '../../spec/wire.ts';
+import { type BegunAnswer, headers, type MovedAnswer } from '../../spec/wire.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
 import type { ServiceTime } from '../routing/service-times.ts';
@@ -13,6 +13,7 @@ import type { Call } from '../upstream/pool.ts';
 import type { AcceptedRequest } from './accepted-request.ts';
 import { type AnswerHeaders, answerHeaders } from './answer-headers.ts';
 import type { AttemptResult } from './attempt-result.ts';
+import { completingBody, readBegun } from './begun-answer.ts';
 import { type BodyPieces, bytesOf } from './body-edits.ts';
 import type { ClientAnswer, PassedHead } from './client-answer.ts';
 import type { StreamError } from './error-event.ts';
@@ -44,6 +45,8 @@ export interface AttemptTask {
   may_wait: boolean;
   /** What keys and values are called that were brought to the replica before it; absent: none were. */
   arrived_kv: string | undefined;
+  /** What another replica had of an answer that comes whole; absent: the request from its start. */
+  begun: BegunAnswer | undefined;
   /** Absent: it is not traced. */
   trace: AttemptSpans | undefined;
   /** The stream that another replica began, and with what to go on; absent: the request from its start. */
@@ -103,11 +106,12 @@ export class Attempt implements AnswerReceiver {
   }
 
   dispatch(): void {
-    const { of, replica, may_wait, continues } = this.#task;
+    const { of, replica, may_wait, continues, begun, arrived_kv } = this.#task;
     const link = replica.session;
-    const body = continues?.request.body ?? bodyFor(of.parsed, link.facts.engine);
+    const whole = begun && completingBody(of.parsed, begun, arrived_kv);
+    const body = continues?.request.body ?? whole ?? bodyFor(of.parsed, link.facts.engine);
     // Another gateway may have filled the batch since the replica last said how full it is.
-    this.#atOnce = !may_wait && !continues && hasFreePlace(replica);
+    this.#atOnce = !may_wait && !continues && !begun && hasFreePlace(replica);
     this.#dispatched_ms = performance.now();
     this.#durations = durationsTaken(requestsAt(replica), replica.max_sequences);
     const { asleep = false, device_taken = false, weights } = replica;
@@ -124,7 +128,8 @@ export class Attempt implements AnswerReceiver {
    * @param ttft_ms of the answer, since the request arrived
    */
   service(ttft_ms: number | undefined): ServiceTime | undefined {
-    if (this.#wakes || this.#task.continues || this.#task.arrived_kv !== undefined) return undefined;
+    const { continues, arrived_kv, begun } = this.#task;
+    if (this.#wakes || continues || begun || arrived_kv !== undefined) return undefined;
     const arrived_ms = this.#task.of.began_ms;
     return {
       duration_ms: (performance.now() - this.#dispatched_ms) / this.#durations,
@@ -228,10 +233,10 @@ export class Attempt implements AnswerReceiver {
       return;
     }
     const { pairs, refused, moved } = this.#answer!;
-    const body = json.body();
+    const { body, begun } = readBegun(json.body());
     const code = readEnvelope(body)?.code;
     const refusal = replicaRefusal(status, code, this.#isFinal);
-    this.#refused(refusal, { status, pairs, body, code }, { refused, moved });
+    this.#refused(refusal, { status, pairs, body, code }, { refused, moved, begun });
   }
 
   /** Asked to go on with a stream, the replica answered with something else. */
@@ -262,10 +267,12 @@ export class Attempt implements AnswerReceiver {
   #refused(
     refusal: ReplicaRefusal,
     error: ReplicaError,
-    { refused, moved }: { refused?: RefusedRequest | undefined; moved?: MovedAnswer | undefined },
+    told: Pick<AttemptResult & { kind: 'refused' }, 'moved' | 'begun'> & {
+      refused?: RefusedRequest | undefined;
+    },
   ): void {
     const full = this.#atOnce && error.status === 429;
-    this.#end({ kind: 'refused', refusal, error, full, refused, moved });
+    this.#end({ kind: 'refused', refusal, error, full, refused: undefined, ...told });
   }
 
   #end(result: AttemptResult): void {
@@ -306,6 +313,7 @@ function requestHead(
     replica: { session, modelField },
     continues,
     arrived_kv,
+    begun,
     trace,
   }: AttemptTask,
   path: string,
@@ -323,9 +331,9 @@ function requestHead(
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
     `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
     `${isOurs && !parsed.stream ? `${headers.may_move}: 1\r\n` : ''}` +
-    `${arrived_kv === undefined ? '' : `${headers.arrived_kv}: ${arrived_kv}\r\n`}` +
+    `${arrived_kv === undefined || begun ? '' : `${headers.arrived_kv}: ${arrived_kv}\r\n`}` +
     `${atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
-    `${continues ? `${headers.continues}: 1\r\n` : ''}` +
+    `${continues || begun ? `${headers.continues}: 1\r\n` : ''}` +
     `${trace ? `${headers.timings}: 1\r\n` : ''}` +
     `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
     `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`

@@ -12,6 +12,7 @@ import type { RequestSpans } from '../telemetry/request-spans.ts';
 import type { AcceptedRequest, Outcome } from './accepted-request.ts';
 import { Attempt } from './attempt.ts';
 import type { AttemptResult } from './attempt-result.ts';
+import { type BegunElsewhere, completes } from './begun-answer.ts';
 import { ClientAnswer, type PassedHead } from './client-answer.ts';
 import { clientPatience_ms } from './client-patience.ts';
 import { type Continuation, Continuations } from './continuations.ts';
@@ -65,6 +66,7 @@ export class ProxiedRequest {
   /** The last one, which may have ended. */
   #attempt: Attempt | undefined;
   #stream: StreamRelay | undefined;
+  #begun: BegunElsewhere | undefined;
   #continuations: Continuations | undefined;
   /** The model it counts for as demand. */
   #demanded: string | undefined;
@@ -116,12 +118,19 @@ export class ProxiedRequest {
     this.#charge.end();
     this.#prompt.send(replica, this.#client.begun);
     if (this.#of.endpoint.computes) this.#charge.begin(replica.session);
+    const begun = this.#begunFor(replica);
+    if (begun) {
+      const told = { request_id: this.#of.request_id, session: replica.session_id };
+      this.#services.log.info(told, 'a replica completes the answer of another');
+      this.#services.metrics.continued(replica.served.name);
+    }
     const task = {
       of: this.#of,
       replica,
       client: this.#client,
       may_wait: this.#search.may_wait,
       arrived_kv: request ? undefined : this.#search.kvAt(replica),
+      begun: begun?.answer,
       trace: this.#trace?.attempt(replica),
       continues: request && { stream: this.#stream!, request },
       openStream: (head: PassedHead) => this.#openStream(replica, head),
@@ -173,7 +182,7 @@ export class ProxiedRequest {
         this.#streamEndedWith(result, this.#stream!);
         break;
       case 'refused':
-        this.#refused(attempt.replica, result);
+        this.#refused(attempt, result);
         break;
       case 'lost':
         this.#lost(attempt.replica, result);
@@ -242,8 +251,15 @@ export class ProxiedRequest {
     else this.#noneAnswered(reason);
   }
 
-  #refused(replica: Replica<SessionLink>, result: Result<'refused'>): void {
-    const { refusal, error, full, refused, moved } = result;
+  #refused({ replica }: Attempt, result: Result<'refused'>): void {
+    const { refusal, error, full, refused, moved, begun } = result;
+    if (refusal === 'final' && this.#begunFor(replica)) {
+      // What it does not complete, such as a prompt that became another one, it may compute.
+      this.#begun = undefined;
+      this.#begin(replica);
+      return;
+    }
+    if (begun) this.#begun = { answer: begun, precision: replica.served.precision };
     if (refusal === 'final') {
       this.#passOn(replica, error);
       return;
@@ -258,6 +274,11 @@ export class ProxiedRequest {
     } else if (next) this.#retry(replica, error.status, next);
     else if (refusal === 'uncomputed' || this.#search.sentAway) this.#askAgain(replica, error);
     else this.#passOn(replica, error);
+  }
+
+  /** What another replica had of an answer that comes whole, where this one can complete it. */
+  #begunFor(replica: Replica<SessionLink>): BegunElsewhere | undefined {
+    return this.#begun && completes(this.#begun, replica) ? this.#begun : undefined;
   }
 
   /** Where the request may be what ends replicas, it fails here. @returns whether it did */
@@ -320,7 +341,8 @@ export class ProxiedRequest {
 
   #retry({ session_id, served }: Replica<SessionLink>, status: number, next: Replica<SessionLink>): void {
     // That a batch was full is no failure, nor that the prompt is computed and the answer is to be decoded elsewhere.
-    if (!this.#search.wasFull(session_id) && this.#search.kvAt(next) === undefined) {
+    const goesOn = this.#begunFor(next) !== undefined || this.#search.kvAt(next) !== undefined;
+    if (!goesOn && !this.#search.wasFull(session_id)) {
       this.#services.log.warn(
         { request_id: this.#of.request_id, session: session_id, status },
         'replica answered with an error; asked another',

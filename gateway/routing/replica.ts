@@ -114,7 +114,10 @@ export class Replica<T> implements Candidate, PoolMember {
     return this.#asked.unanswered;
   }
 
-  /** Counts a request that is sent to it. @returns to be called once, when something of an answer comes, or none will */
+  /**
+   * Counts a request that is sent to it.
+   * @returns to be called once, when something of an answer comes, or none will
+   */
   asked(): () => void {
     const asked = this.#asked;
     asked.unanswered++;

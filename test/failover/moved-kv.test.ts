@@ -107,8 +107,8 @@ interface Reading {
   whole: Promise<string>;
 }
 
-async function ask(change: Record<string, unknown> = {}): Promise<Reading> {
-  const answer = await fetch(`${gateway.url}/v1/completions`, {
+function asked(change: Record<string, unknown>): Promise<Response> {
+  return fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
     headers: { authorization: `Bearer ${gateway.key}`, 'content-type': 'application/json' },
     body: JSON.stringify({
@@ -121,6 +121,19 @@ async function ask(change: Record<string, unknown> = {}): Promise<Reading> {
       ...change,
     }),
   });
+}
+
+/** Tokens of its longest answer. */
+async function generatedAt(agent: RunningAgent): Promise<number> {
+  const worker = await site.session(isWorker(await workerOf(agent)));
+  const { body } = await site.pool(worker).request({ method: 'GET', path: agentPaths.sharing });
+  const { instances } = sharedDeviceViewSchema.parse(await body.json());
+  const running = instances.flatMap(({ requests }) => requests);
+  return Math.max(0, ...running.map(({ output_tokens }) => output_tokens));
+}
+
+async function ask(change: Record<string, unknown> = {}): Promise<Reading> {
+  const answer = await asked(change);
   expect(answer.status, answer.ok ? '' : await answer.text()).toBe(200);
   let text = '';
   let tell = (): void => undefined;
@@ -248,6 +261,31 @@ describe('answers of a node that ends', () => {
       continued: before + 2,
       missed: 0,
     });
+    here = other;
+  }, 120_000);
+
+  it('that come whole go on elsewhere, and are whole there', async () => {
+    const to = await start();
+    await workerOf(to);
+    await gateway.untilServing('m', 2, 45_000);
+    const agents = [here, to];
+    const answer = asked({ stream: false });
+    const from = await eventually(async () => {
+      for (const agent of agents) if ((await generatedAt(agent)) >= disturbed_after) return agent;
+      return undefined;
+    }, 'some of it to be there');
+    const other = agents.find((agent) => agent !== from)!;
+    const before = await movesAt(await workerOf(other));
+    from.process.kill('SIGTERM');
+    const whole = (await (await answer).json()) as { choices: { text: string }[]; usage: unknown };
+    expect(whole.choices[0]!.text).toBe(undisturbed);
+    expect(whole.usage).toMatchObject({ prompt_tokens, completion_tokens: answer_tokens });
+    expect(await left(from)).toMatchObject({ moved: 1, recomputed: 0 });
+    const came = await movesAt(await workerOf(other));
+    expect(came).toMatchObject({ continued: before.continued + 1, missed: 0 });
+    expect(came.continued_tokens - before.continued_tokens).toBeGreaterThanOrEqual(
+      prompt_tokens + disturbed_after - 5,
+    );
     here = other;
   }, 120_000);
 

@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { ContinuedChoice } from '../../spec/wire.ts';
+import type { ContinuedChoice, ContinueRequest } from '../../spec/wire.ts';
 import { tinyModel, WorkerHarness } from '../agent/device-worker/support.ts';
 
 const messages = [{ role: 'user', content: 'Go on and on.' }];
@@ -66,7 +66,21 @@ function read(events: readonly Event[], choices: number) {
   return { whole, usage };
 }
 
-function continueFrom(got: readonly Event[], choices: number): { seed?: number; hpcserve_continue: object } {
+/** What an answer that came whole says, but for what is drawn for each request. */
+function withoutCallIds({ status, text }: { status: number; text: string }, choices: number) {
+  expect(status, text).toBe(200);
+  const answer = JSON.parse(text.replace(/"id":"call_\w+"/g, '"id":"call"')) as {
+    choices: unknown;
+    usage: { prompt_tokens_details: object };
+  };
+  if (choices > 1) answer.usage.prompt_tokens_details = {};
+  return { choices: answer.choices, usage: answer.usage };
+}
+
+function continueFrom(
+  got: readonly Event[],
+  choices: number,
+): { seed: number; hpcserve_continue: ContinueRequest & { choices: ContinuedChoice[] } } {
   const list = Array.from({ length: choices }, (): Required<ContinuedChoice> => {
     return { token_ids: [], opened: false, finished: false, withheld: 0 };
   });
@@ -114,6 +128,39 @@ const tool = {
 const chat = '/v1/chat/completions';
 const text = '/v1/completions';
 
+/** Path, choices and members of a request. */
+const cases: [string, string, number, Record<string, unknown>][] = [
+  ['sampled, log probabilities', chat, 1, { messages, logprobs: true, top_logprobs: 3, seed: 5 }],
+  ['several choices', chat, 3, { messages, n: 3, seed: 6, temperature: 1.3 }],
+  ['several prompts', text, 4, { prompt: ['one', 'another'], n: 2, seed: 7 }],
+  ['an echoed prompt', text, 1, { prompt: 'Once upon', echo: true, logprobs: 2, seed: 8 }],
+  ['a schema', chat, 1, { messages, response_format: schema, seed: 9 }],
+  ['a tool call', chat, 1, { messages, model: 'q', tools: [tool], tool_choice: 'required', seed: 10 }],
+  [
+    'a reasoning that is ended',
+    chat,
+    2,
+    { messages, model: 'thinker', n: 2, reasoning: { max_tokens: 4 }, response_format: schema, seed: 12 },
+  ],
+  [
+    'penalties, a bias and a least length',
+    chat,
+    2,
+    {
+      messages,
+      n: 2,
+      seed: 13,
+      temperature: 1.2,
+      presence_penalty: 1.1,
+      frequency_penalty: 0.7,
+      repetition_penalty: 1.3,
+      logit_bias: { '2': 6, '5': -3 },
+      min_tokens: 12,
+    },
+  ],
+  ['until its stop token', chat, 1, { messages, seed: 11, min_tokens: 3, logit_bias: { '2': 4 } }],
+];
+
 describe('an answer that another worker began is the undisturbed answer, wherever it was cut', () => {
   const worker = new WorkerHarness();
   let path = '';
@@ -129,37 +176,7 @@ describe('an answer that another worker began is the undisturbed answer, whereve
   });
   afterAll(() => worker.close());
 
-  it.each<[string, string, number, Record<string, unknown>]>([
-    ['sampled, log probabilities', chat, 1, { messages, logprobs: true, top_logprobs: 3, seed: 5 }],
-    ['several choices', chat, 3, { messages, n: 3, seed: 6, temperature: 1.3 }],
-    ['several prompts', text, 4, { prompt: ['one', 'another'], n: 2, seed: 7 }],
-    ['an echoed prompt', text, 1, { prompt: 'Once upon', echo: true, logprobs: 2, seed: 8 }],
-    ['a schema', chat, 1, { messages, response_format: schema, seed: 9 }],
-    ['a tool call', chat, 1, { messages, model: 'q', tools: [tool], tool_choice: 'required', seed: 10 }],
-    [
-      'a reasoning that is ended',
-      chat,
-      2,
-      { messages, model: 'thinker', n: 2, reasoning: { max_tokens: 4 }, response_format: schema, seed: 12 },
-    ],
-    [
-      'penalties, a bias and a least length',
-      chat,
-      2,
-      {
-        messages,
-        n: 2,
-        seed: 13,
-        temperature: 1.2,
-        presence_penalty: 1.1,
-        frequency_penalty: 0.7,
-        repetition_penalty: 1.3,
-        logit_bias: { '2': 6, '5': -3 },
-        min_tokens: 12,
-      },
-    ],
-    ['until its stop token', chat, 1, { messages, seed: 11, min_tokens: 3, logit_bias: { '2': 4 } }],
-  ])('%s', async (_, path, choices, more) => {
+  it.each(cases)('%s', async (_, path, choices, more) => {
     const request = { model: 'm', max_tokens: 16, stream_options: { include_usage: true }, ...more };
     const events = (await worker.stream(path, request, header)) as Event[];
     const undisturbed = read(events, choices);
@@ -174,6 +191,36 @@ describe('an answer that another worker began is the undisturbed answer, whereve
       expect({ cut, ...read([...got, ...rest], choices) }).toEqual({ cut, ...undisturbed });
       expect(new Set([...got, ...rest].map(({ id, created }) => `${id} ${created}`)).size).toBe(1);
     }
+  });
+
+  it.each(cases.filter(([, , , { logprobs }]) => logprobs === undefined))(
+    '%s, of an answer that comes whole',
+    async (_, path, choices, more) => {
+      const request = { model: 'm', max_tokens: 16, ...more };
+      const asked = { ...request, stream_options: { include_usage: true } };
+      const events = (await worker.stream(path, asked, header)) as Event[];
+      const undisturbed = withoutCallIds(await worker.post(path, request), choices);
+      for (let cut = 1; cut < events.length; cut += choices > 1 ? 3 : 1) {
+        const { seed, hpcserve_continue } = continueFrom(events.slice(0, cut), choices);
+        // As a worker tells it that gives the answer away: its tokens alone.
+        const begun = hpcserve_continue.choices.map(({ token_ids }) => ({ token_ids }));
+        const rest = { seed, hpcserve_continue: { ...hpcserve_continue, choices: begun } };
+        const whole = await worker.post(path, { ...request, ...rest });
+        expect({ cut, ...withoutCallIds(whole, choices) }).toEqual({ cut, ...undisturbed });
+        expect(whole.text).toContain(`"id":"${events[0]!.id}"`);
+      }
+    },
+  );
+
+  it('echoes its prompt where it comes whole', async () => {
+    const request = { model: 'm', prompt: 'Once upon', echo: true, max_tokens: 12, seed: 8 };
+    const events = (await worker.stream(text, request, header)) as Event[];
+    const { seed, hpcserve_continue } = continueFrom(events.slice(0, 4), 1);
+    const begun = hpcserve_continue.choices.map(({ token_ids }) => ({ token_ids }));
+    const rest = { seed, hpcserve_continue: { ...hpcserve_continue, choices: begun } };
+    const { choices } = withoutCallIds(await worker.post(text, { ...request, ...rest }), 1);
+    expect(choices).toEqual(withoutCallIds(await worker.post(text, request), 1).choices);
+    expect(JSON.stringify(choices)).toContain('Once upon');
   });
 
   it('log probabilities of text that is withheld for a stop string are not lost', async () => {

@@ -6,7 +6,7 @@
 import type { ServerResponse } from 'node:http';
 import type { SampledToken } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { continuation, headers } from '../../../spec/wire.ts';
+import { type BegunAnswer, type ContinueRequest, continuation, headers } from '../../../spec/wire.ts';
 import { formatTimings } from '../../../spec/worker-timings.ts';
 import { replyError, sendJson, streamErrorBody } from '../http/replies.ts';
 import type { Models } from '../models.ts';
@@ -14,6 +14,12 @@ import { EventStream } from './event-stream.ts';
 import { Generation, type GenerationListener, type GenerationRequest } from './generation.ts';
 import { mergeEvents, type TextEvent } from './text-stream.ts';
 import { usageOf } from './usage.ts';
+
+/**
+ * Of an answer that is given away before its end, so much is told. Lower: longer ones are begun anew; higher: gateways
+ * hold more.
+ */
+const begun_tokens_max = 65_536;
 
 export interface ChoiceDelta {
   token_ids: number[];
@@ -30,6 +36,8 @@ export interface AnswerKind<D extends ChoiceDelta> {
   choices: {
     take(event: TextEvent): D;
     takePrompt?(logprobs: SampledToken[]): void;
+    /** All of them so far. */
+    readonly token_ids: readonly number[];
     complete(withTokenIds: boolean): Record<string, unknown>;
   }[];
   /** A chunk's choice, before its end. */
@@ -80,12 +88,17 @@ export function answer<D extends ChoiceDelta>(
   });
 }
 
-/** Whether an answer may move, as far as whoever asks lets it, and what has come before it. */
+/**
+ * Whether an answer may move, as far as whoever asks lets it, and what has come before it. Log probabilities of one
+ * that comes whole are nowhere but here.
+ */
 export function howItMoves(
   { stream }: GenerationRequest['parameters'],
   { token_ids, may_move, arrived_kv }: AnswerContext,
+  withLogprobs: boolean,
 ): Pick<GenerationRequest, 'movable' | 'may_move' | 'arrived_kv'> {
-  return { movable: stream && token_ids, may_move: stream ? token_ids : may_move, arrived_kv };
+  const movable = stream ? token_ids : may_move && !withLogprobs;
+  return { movable, may_move: stream ? token_ids : may_move, arrived_kv };
 }
 
 function base(kind: { id: string }, object: string, request: GenerationRequest) {
@@ -106,6 +119,23 @@ function extension(generation: Generation, request: GenerationRequest) {
     [continuation.prompt_digest]: generation.prompt_digest,
     [continuation.cached_tokens]: Math.min(generation.cached_tokens, generation.prompt_tokens),
   };
+}
+
+/** What another replica makes the whole answer of; undefined where nothing of it is there. */
+function begunAnswer(
+  generation: Generation,
+  { parameters, rendered_ms }: GenerationRequest,
+  { id, choices }: AnswerKind<ChoiceDelta>,
+  created: number,
+): BegunAnswer | undefined {
+  const begun = choices.map((choice) => ({ token_ids: choice.token_ids.slice() }));
+  const tokens = begun.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
+  if (tokens === 0 || tokens > begun_tokens_max) return undefined;
+  const { prompt_digest, prompt_tokens } = generation;
+  const cached_tokens = Math.min(generation.cached_tokens, prompt_tokens);
+  const made: ContinueRequest = { choices: begun, id, created, prompt_digest, cached_tokens };
+  if (rendered_ms !== undefined) made.rendered_ms = rendered_ms;
+  return { seed: parameters.sampling.seed, continue: made };
 }
 
 function timingsOf(generation: Generation, { timings }: AnswerContext): Record<string, string> {
@@ -154,7 +184,13 @@ class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
   }
 
   failed(error: HpcserveError): void {
-    replyError(this.#context.response, error, this.#context.headers);
+    const { response, headers: fields } = this.#context;
+    const request = this.#request;
+    const givesAway = error.code === 'E_REQUEST_MOVED' || error.code === 'E_WORKER_DRAINING';
+    const { created } = base(this.#kind, this.#kind.object, request);
+    const begun =
+      givesAway && request.movable ? begunAnswer(this.generation, request, this.#kind, created) : undefined;
+    replyError(response, error, fields, begun);
   }
 }
 

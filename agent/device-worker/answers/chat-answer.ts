@@ -50,6 +50,10 @@ export class ChatChoice {
     this.#as_function = form.as_function;
   }
 
+  get token_ids(): readonly number[] {
+    return this.#token_ids;
+  }
+
   take(event: TextEvent): ChatDelta {
     // The end of an answer that was complete when it was handed over: its text is out.
     if (this.#finishReason !== null)

@@ -58,6 +58,10 @@ export class CompletionChoice {
     this.#before.logprobs = entries;
   }
 
+  get token_ids(): readonly number[] {
+    return this.#token_ids;
+  }
+
   take(event: TextEvent): CompletionDelta {
     const entries = this.#before?.logprobs ?? noLogprobs();
     const text = (this.#before?.text ?? '') + event.text;

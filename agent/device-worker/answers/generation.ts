@@ -33,7 +33,7 @@ export interface GenerationRequest {
     limit?: ReasoningLimit;
   };
   cache_scope: string | undefined;
-  /** Its client can have it continued by another replica. */
+  /** Whoever asked can have it continued by another replica, from the tokens that there are. */
   movable: boolean;
   /** Whoever asked has it computed elsewhere where it has moved, streamed or not. */
   may_move: boolean;

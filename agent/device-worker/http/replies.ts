@@ -1,6 +1,11 @@
 import type { ServerResponse } from 'node:http';
 import type { HpcserveError } from '../../../spec/errors/error.ts';
-import { continuation, headers as headerNames, type OpenAiError } from '../../../spec/wire.ts';
+import {
+  type BegunAnswer,
+  continuation,
+  headers as headerNames,
+  type OpenAiError,
+} from '../../../spec/wire.ts';
 import { openAiCode, openAiType } from './openai-words.ts';
 
 /** Seconds after which to try again, where the error does not say. */
@@ -43,10 +48,12 @@ export function sendJson(
   response.end(body);
 }
 
+/** @param begun what there is of the answer, for a gateway that has it completed elsewhere */
 export function replyError(
   response: ServerResponse,
   error: HpcserveError,
   headers: Record<string, string | number> = {},
+  begun?: BegunAnswer,
 ): void {
   const status = error.http_status;
   const wait = error.details.retry_after_s;
@@ -60,5 +67,7 @@ export function replyError(
     refused === undefined ? {} : { [headerNames.refused]: JSON.stringify(refused) };
   const gone: Record<string, string> =
     moved === undefined ? {} : { [headerNames.moved]: JSON.stringify(moved) };
-  sendJson(response, status, errorBody(error), { ...headers, ...again, ...need, ...gone });
+  const said = errorBody(error);
+  const body = begun ? { error: { ...said.error, [continuation.begun]: begun } } : said;
+  sendJson(response, status, body, { ...headers, ...again, ...need, ...gone });
 }

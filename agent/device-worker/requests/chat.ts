@@ -60,7 +60,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
     {
       model,
       parameters,
-      ...howItMoves(parameters, context),
+      ...howItMoves(parameters, context, logprobs !== undefined),
       cache_scope: context.cache_scope,
       prompts: [tokens],
       max_tokens: [max_tokens],

@@ -59,7 +59,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
           at * parameters.n + answer,
           text.pieces,
           logprobs !== undefined,
-          echo ? { ...prompt, sent: continued !== undefined } : undefined,
+          echo ? { ...prompt, sent: continued !== undefined && parameters.stream } : undefined,
         ),
     ),
   );
@@ -68,7 +68,7 @@ export function textCompletion(body: BodyReader, model: ServedModel, context: An
     {
       model,
       parameters,
-      ...howItMoves(parameters, context),
+      ...howItMoves(parameters, context, logprobs !== undefined),
       cache_scope: context.cache_scope,
       prompts: prompts.map(({ tokens }) => tokens),
       max_tokens: prompts.map(({ tokens }) =>
