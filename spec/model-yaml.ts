@@ -82,6 +82,12 @@ const parallelSchema = z.strictObject({
     .describe(
       'Over so many jobs, of one node each, the devices of a replica are divided evenly, and the stages that it begins with: small jobs start where a large one waits, and one that ends is replaced alone. The first one has the requests. Default: one job, on as few nodes as have the devices.',
     ),
+  lenders: z
+    .enum(['scavenger'])
+    .optional()
+    .describe(
+      'With jobs: those of later stages run on nodes of this tier, with devices like those of the first one. When one of them is taken away the others keep their weights and KV, and while it is away the replica computes with fewer stages where these fit. Default: nodes like those of the first job.',
+    ),
 });
 
 /** Numbers of stages that the pipelines of a model may have; the same twice where model.yaml gives one. */
@@ -101,8 +107,9 @@ export function stageCounts({ stages_min, stages_max }: ReturnType<typeof stageB
 
 /** Why the stages of a model cannot be divided over the jobs that it asks for; undefined where they can. */
 function contradictsJobs(model: ModelSpec, overSites: boolean): string | undefined {
-  const { jobs } = model.parallel;
-  if (jobs === undefined) return undefined;
+  const { jobs, lenders } = model.parallel;
+  if (jobs === undefined)
+    return lenders && 'lenders are the jobs of later stages: say jobs, or leave out lenders';
   const { stages_max } = stageBounds(model);
   if (stages_max % jobs !== 0) return `${stages_max} stages cannot be divided evenly over ${jobs} jobs`;
   if (overSites) return 'the jobs of a replica are of one site: give site, and not sites';

@@ -296,6 +296,11 @@ export function unitsOfJob({ units, part }: Pick<PlannedLaunch, 'units' | 'part'
   return part === undefined || part.lends_to.length === 0 ? units : [...units, ...part.lends_to];
 }
 
+/** A job of later stages, on nodes that may be taken from it: `parallel.lenders`. */
+export function isLent({ part }: Pick<PlannedLaunch, 'part'>): boolean {
+  return part?.lends_to.some(({ model }) => model.parallel.lenders !== undefined) ?? false;
+}
+
 export interface PlannedModel {
   /** See `plannedName`. */
   model: string;

@@ -1,12 +1,12 @@
 /**
- * `npm test [-- [--turn N | --all] [--slurm RELEASES] [--node MAJOR] [--vulkan] FILTER…]`: installs what the suites
- * need, runs them (`test/turns.ts` says which, `test/lanes.ts` which beside which), and ends with what could not run,
- * what was left to other runs, and what failed. In CI a skipped test is a failure unless `test/may-skip.json` names it
- * with the hardware or program that it needs.
+ * `npm test [-- [--turn N | --all] [--slurm RELEASES] [--node MAJOR] [--vulkan] [--device NAME] FILTER…]`: installs
+ * what the suites need, runs them (`test/turns.ts` says which, `test/lanes.ts` which beside which), and ends with what
+ * could not run, what was left to other runs, and what failed. In CI a skipped test is a failure unless
+ * `test/may-skip.json` names it with the hardware or program that it needs.
  *
  * `--slurm 20.11,24.11` runs the end-to-end suites on these releases instead, and writes what came of it into
  * docs/slurm.md. `--node 22` runs the same on another Node. `--vulkan` runs the suites of the native engine on a
- * Vulkan device.
+ * Vulkan device, `--device CUDA0 --libraries FOLDER` on a GPU.
  *
  * Many suites start real processes. To tell a test that depends on what runs beside it from one that is simply
  * broken, files that failed are run once more, alone, and what came of it is said; the run has failed either way.
@@ -18,6 +18,8 @@ import { loadGgml } from '../native/ggml.ts';
 import { parseTestArguments, type TestArguments } from './arguments.ts';
 import { ensureShellcheckInstalled, ensureSlurmInstalled } from './cluster/install.ts';
 import { acquireCluster, type ClusterLease, testClusterName } from './cluster/shared.ts';
+import { runOnDevice, runOnVulkan } from './device-run.ts';
+import { ensureVulkanDevice } from './engines/make-vulkan.ts';
 import { ensureFabricLibrary } from './fabric-library.ts';
 import { aloneOf, type Lane, laneAlone, lanesSideBySide, laneWorkers, onlyByName } from './lanes.ts';
 import { runOnNode } from './other-node.ts';
@@ -25,7 +27,6 @@ import type { TestReport } from './reporter.ts';
 import { runVitest } from './run-vitest.ts';
 import { runOnReleases } from './slurm-runs.ts';
 import { leftOutOf, turnCount } from './turns.ts';
-import { runOnVulkan } from './vulkan-run.ts';
 
 interface MaySkip {
   suite: string;
@@ -41,7 +42,7 @@ const slowestShown = 5;
 /** So many files that failed are tried once more. */
 const retriedFiles = 3;
 
-const { filters, extent, releases, node, vulkan } = argumentsOrUsage();
+const { filters, extent, releases, node, vulkan, device } = argumentsOrUsage();
 const leftOut = filters.length > 0 ? [] : leftOutOf(extent);
 const inCi = process.env.CI === 'true' || process.env.CI === '1';
 const say = (line: string): void => console.error(line);
@@ -50,10 +51,15 @@ if (node !== undefined) {
   process.exit(runOnNode(node, [...slurms, ...extentWords(), ...filters], say));
 }
 if (vulkan) process.exit(await runOnVulkan(filters, say));
+if (device) process.exit(await runOnDevice(device, filters));
 const slurm = await ensureSlurmInstalled(say);
 const shellcheck = await ensureShellcheckInstalled();
 const fabric = await ensureFabricLibrary(say);
-const missing = [slurm, shellcheck, fabric].flatMap((answer) => (answer.ready ? [] : [answer.missing]));
+// Of a run of some files those that need it say how it is had.
+const vulkan_device = filters.length === 0 ? [await ensureVulkanDevice(say)] : [];
+const missing = [slurm, shellcheck, fabric, ...vulkan_device].flatMap((answer) =>
+  answer.ready ? [] : [answer.missing],
+);
 if (releases.length > 0) process.exit(await runOnReleases(releases, filters, say));
 
 const leases = slurm.ready ? await leaseClusters() : [];
@@ -115,7 +121,7 @@ function argumentsOrUsage(): TestArguments {
     return parseTestArguments(process.argv.slice(2));
   } catch (error) {
     console.error(
-      `${(error as Error).message}\nusage: npm test -- [--turn N | --all] [--slurm RELEASE,…] [--node MAJOR] [--vulkan] [FILTER…]`,
+      `${(error as Error).message}\nusage: npm test -- [--turn N | --all] [--slurm RELEASE,…] [--node MAJOR] [--vulkan | --device NAME --libraries FOLDER] [FILTER…]`,
     );
     return process.exit(2);
   }

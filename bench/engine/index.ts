@@ -1,19 +1,21 @@
 /**
  * The native engine beside libllama from the same package: the same GGUF file of Llama-3.2-1B's true shape,
  * the same number of threads, the same KV cache, alternating in one run. Arguments: `--pairs N` (default 10),
- * `--threads N` (default: all, at most 16),
- * `--quantization Q4_0|Q8_0|BF16` (default all). `--beside vllm`: whole servers, see `beside-vllm.ts`.
+ * `--threads N` (default: all, at most 16), `--quantization Q4_0|Q8_0|BF16` (default all), `--shape` (of another
+ * model), `--device CUDA0` (see `../device.ts`). `--beside vllm`: whole servers, see `beside-vllm.ts`.
  */
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
+import { synthPresets } from '../../native/synth/presets.ts';
+import { deviceOptions, deviceRows, useLibraries } from '../device.ts';
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { median } from '../slurm/median.ts';
 import { memoryBandwidth } from './bandwidth.ts';
 import { besideVllm } from './beside-vllm.ts';
 import { Contestant } from './contestant.ts';
-import { modelFile, type Quantization, quantizations } from './model-files.ts';
-import { batch_sequences, type Measured, prefill_tokens, type Task } from './protocol.ts';
+import { modelFile, type Quantization, quantizations, usual_shape } from './model-files.ts';
+import { batch_sequences, type Measured, prefill_tokens, type Task, type WorkerSetup } from './protocol.ts';
 
 const peer = 'libllama';
 const speed_bar = 0.97;
@@ -50,21 +52,28 @@ interface Comparison {
   weight_bytes: number;
 }
 
-interface Setup {
-  model_path: string;
+type Setup = Omit<WorkerSetup, 'contender'>;
+
+interface Settings {
+  pairs: number;
   threads: number;
+  /** Of memory, bytes per second; undefined on devices with memory of their own. */
+  bandwidth: number | undefined;
+  shape: string;
+  device: string | undefined;
 }
 
 async function compare(
   quantization: Quantization,
-  settings: { pairs: number; threads: number; bandwidth: number },
+  { pairs, threads, bandwidth, shape, device }: Settings,
   log: (line: string) => void,
 ): Promise<BenchResult[]> {
-  const setup = { model_path: await modelFile(quantization, log), threads: settings.threads };
-  const compared = await alternate(quantization, setup, settings.pairs, log);
+  const model_path = await modelFile(quantization, log, shape);
+  const setup: Setup = { model_path, threads, device, n_vocab: synthPresets[shape]!.n_vocab };
+  const compared = await alternate(quantization, setup, pairs, log);
   return [
     ...speedResults(quantization, compared),
-    ...memoryResults(quantization, compared, settings.bandwidth),
+    ...(bandwidth === undefined ? [] : memoryResults(quantization, compared, bandwidth)),
     ...(await invariantCost(quantization, setup, log)),
   ];
 }
@@ -211,29 +220,36 @@ async function besideLibllama({ args, log }: BenchOptions): Promise<BenchResult[
       pairs: { type: 'string', default: '10' },
       threads: { type: 'string', default: String(Math.min(16, availableParallelism())) },
       quantization: { type: 'string', multiple: true, default: [...quantizations] },
+      shape: { type: 'string', default: usual_shape },
+      ...deviceOptions,
     },
   });
+  const { device, shape } = values;
+  if (!(shape in synthPresets))
+    throw new MissingNeed(`there is no shape "${shape}"`, `one of ${Object.keys(synthPresets).join(', ')}`);
+  useLibraries(values.libraries);
   const threads = Number(values.threads);
-  const bandwidth = memoryBandwidth(threads);
-  log(`${threads} threads read ${(bandwidth / 1e9).toFixed(1)} GB/s`);
-  const results: BenchResult[] = [
-    {
-      what: `memory bandwidth: ${threads} threads, F32 matrix × vector over 1 GiB`,
-      unit: 'GB/s',
-      ours: bandwidth / 1e9,
-      peer: '',
-      theirs: null,
-      ratio: null,
-      bar: '',
-      holds: null,
-    },
-  ];
+  const bandwidth = device === undefined ? memoryBandwidth(threads) : undefined;
+  const results = bandwidth === undefined ? deviceRows(device) : [bandwidthRow(threads, bandwidth, log)];
+  const settings = { pairs: Number(values.pairs), threads, bandwidth, shape, device };
   for (const quantization of quantizations)
     if (values.quantization.includes(quantization))
-      results.push(
-        ...(await compare(quantization, { pairs: Number(values.pairs), threads, bandwidth }, log)),
-      );
+      results.push(...(await compare(quantization, settings, log)));
   return results;
+}
+
+function bandwidthRow(threads: number, bandwidth: number, log: (line: string) => void): BenchResult {
+  log(`${threads} threads read ${(bandwidth / 1e9).toFixed(1)} GB/s`);
+  return {
+    what: `memory bandwidth: ${threads} threads, F32 matrix × vector over 1 GiB`,
+    unit: 'GB/s',
+    ours: bandwidth / 1e9,
+    peer: '',
+    theirs: null,
+    ratio: null,
+    bar: '',
+    holds: null,
+  };
 }
 
 export const engineBench: Bench = {

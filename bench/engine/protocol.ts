@@ -21,6 +21,10 @@ export interface WorkerSetup {
   contender: Contender;
   model_path: string;
   threads: number;
+  /** ggml's name of it; absent: the CPU. */
+  device?: string | undefined;
+  /** Prompts are of tokens below it. */
+  n_vocab: number;
 }
 
 export type Answer = { ready: true; weight_bytes: number } | { measured: Measured } | { error: string };

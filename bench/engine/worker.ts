@@ -4,6 +4,7 @@
  */
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { LlamaContext } from '../../native/llama-context.ts';
+import { backendOf } from '../device.ts';
 import {
   type Answer,
   batch_context_tokens,
@@ -27,12 +28,15 @@ interface Runner {
 const asleep_share = 0.1;
 const watch_interval_ms = 40;
 const sleep_deadline_ms = 30_000;
+/** More than any model has. */
+const all_layers = 999;
 
-function promptOf(length: number, round: number, sequence: number): Int32Array {
-  return Int32Array.from(
-    { length },
-    (_, index) => (index * 7919 + round * 104_729 + sequence * 31) % 100_000,
-  );
+type PromptOf = (length: number, round: number, sequence: number) => Int32Array;
+
+function promptsOf({ n_vocab }: WorkerSetup): PromptOf {
+  const tokens = Math.min(100_000, n_vocab);
+  return (length, round, sequence) =>
+    Int32Array.from({ length }, (_, index) => (index * 7919 + round * 104_729 + sequence * 31) % tokens);
 }
 
 function argmax(row: Float32Array): number {
@@ -50,16 +54,19 @@ function measure(tokens: number, work: () => void): Measured {
 }
 
 function nativeRunner(setup: WorkerSetup): Runner {
-  const engine = new NativeEngine({
+  const promptOf = promptsOf(setup);
+  const options = {
     model_path: setup.model_path,
     threads: setup.threads,
     context_tokens: 640,
     max_sequences: batch_sequences,
     prefill_chunk_tokens: prefill_tokens,
     kv_tokens,
-    kv_type: 'f16',
+    kv_type: 'f16' as const,
     batch_invariant: setup.contender === 'native invariant',
-  });
+  };
+  const { device } = setup;
+  const engine = new NativeEngine(options, device === undefined ? undefined : backendOf(device));
   let id = 0;
   const add = (prompt_tokens: Int32Array, max_new_tokens: number): void =>
     engine.add({
@@ -105,7 +112,9 @@ function libllamaRunner(setup: WorkerSetup): Runner {
     threads: setup.threads,
     n_ctx: kv_tokens,
     n_seq_max: batch_sequences,
+    gpu_layers: setup.device === undefined ? 0 : all_layers,
   });
+  const promptOf = promptsOf(setup);
   /** Computes the prompts of several sequences and gives the next token of each. */
   const prefill = (prompts: readonly Int32Array[]): number[] => {
     context.clear();

@@ -1,8 +1,7 @@
 /** Decode steps of one batch, with KV that is taken from a pool as it is needed and with KV that was reserved whole. */
-import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
+import type { Backend } from '../../agent/backend/backend.ts';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
-import { loadGgml } from '../../native/ggml.ts';
 import { seededRandom } from '../../solver/simulator/random.ts';
 
 /** One, so that the step does not hang on when others' threads get a core. */
@@ -35,12 +34,12 @@ export interface DecodeReport {
 
 /** @param churn_minutes requests come and go at least for so long between the two measurements */
 export async function measureDecode(
+  backend: Backend,
   model_path: string,
   log: (line: string) => void,
   churn_minutes: number,
 ): Promise<DecodeReport> {
-  const ggml = loadGgml();
-  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes: 2e9, threads });
+  const pool = new DevicePool(backend, { pool_bytes: 2e9, threads });
   const options = {
     model_path,
     threads,
@@ -54,7 +53,7 @@ export async function measureDecode(
   const opening = pool.open(options);
   let engine: NativeEngine | undefined;
   while (!engine) engine = opening.advance(true);
-  const reserved = new NativeEngine(options, cpuBackend(ggml));
+  const reserved = new NativeEngine(options, backend);
   const onDemand = new Subject(engine);
   const other = new Subject(reserved);
   try {

@@ -3,6 +3,8 @@
  * here.
  */
 import { availableParallelism } from 'node:os';
+import { parseArgs } from 'node:util';
+import { backendOf, deviceOptions, deviceRows, useLibraries } from '../device.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { benchModels } from '../reuse/models.ts';
 import { type Decode, decode_setting, measureDecode } from './decode.ts';
@@ -14,16 +16,16 @@ export const kvBench: Bench = {
   run,
 };
 
-/** @throws Error where the number of minutes is none */
-function churnTime_minutes(args: readonly string[]): number {
-  const at = args.indexOf('--churn-minutes');
-  const minutes = at < 0 ? 0 : Number(args[at + 1]);
-  if (!(minutes >= 0)) throw new Error(`--churn-minutes takes a number, not ${args[at + 1]}`);
-  return minutes;
-}
-
 async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
-  const churn_minutes = churnTime_minutes(args);
+  const { values } = parseArgs({
+    args: [...args],
+    options: { 'churn-minutes': { type: 'string', default: '0' }, ...deviceOptions },
+  });
+  const churn_minutes = Number(values['churn-minutes']);
+  if (!(churn_minutes >= 0))
+    throw new Error(`--churn-minutes takes a number, not ${values['churn-minutes']}`);
+  useLibraries(values.libraries);
+  const backend = backendOf(values.device);
   const models = await benchModels('kv', log, [
     { quantization: 'Q4_0', n_layer: 6 },
     { quantization: 'F16', n_layer: 4 },
@@ -31,14 +33,16 @@ async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
   try {
     const [quantized, plain] = models.paths as [string, string];
     const threads = availableParallelism();
-    const all = await measureLoads(plain, quantized, threads);
-    const one = await measureLoads(plain, quantized, 1);
-    const { fresh, churned, churned_requests } = await measureDecode(quantized, log, churn_minutes);
+    const peer = backend.upload ? 'upload from page-locked memory' : 'memory copy';
+    const all = await measureLoads(backend, plain, quantized, threads);
+    const one = await measureLoads(backend, plain, quantized, 1);
+    const { fresh, churned, churned_requests } = await measureDecode(backend, quantized, log, churn_minutes);
     return [
+      ...deviceRows(values.device),
       ...decodeResults(`decode step, ${decode_setting}`, fresh),
       ...decodeResults(`the same after ${churned_requests} requests that came and went`, churned),
-      ...rateResults(`on all ${threads} cores`, all),
-      ...rateResults('on one thread', one),
+      ...rateResults(`on all ${threads} cores`, peer, all),
+      ...rateResults('on one thread', peer, one),
     ];
   } finally {
     models.remove();
@@ -81,9 +85,9 @@ function decodeResults(what: string, decode: Decode): BenchResult[] {
   ];
 }
 
-function rateResults(where: string, { plain, converted }: LoadRates): BenchResult[] {
+function rateResults(where: string, peer: string, { plain, converted }: LoadRates): BenchResult[] {
   return [
-    rateResult(`load of a plain layout ${where}`, 'memory copy', plain, 0.8),
+    rateResult(`load of a plain layout ${where}`, peer, plain, 0.8),
     ...(converted
       ? [rateResult(`load of a repacked layout ${where}`, 'repacking alone', converted, 0.9)]
       : []),

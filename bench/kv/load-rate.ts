@@ -1,14 +1,13 @@
 /**
  * How fast weights come from the page cache into a pool whose memory is there, on all cores and on one, beside the same
- * bytes copied or converted by as many threads.
+ * bytes copied or converted by as many threads. On a device with memory of its own, beside bytes that come to it from
+ * page-locked memory.
  */
-
 import { Worker } from 'node:worker_threads';
-import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
+import type { Backend } from '../../agent/backend/backend.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
-import { loadGgml } from '../../native/ggml.ts';
-import type { PeerAnswer, PeerKind } from './peer-thread.ts';
+import type { PeerAnswer, PeerWork } from './peer-thread.ts';
 
 const attempts = 7;
 const gb = 1e9;
@@ -28,26 +27,35 @@ export interface LoadRates {
 
 /** @param threads of the load, and of what stands beside it */
 export async function measureLoads(
+  backend: Backend,
   plain_path: string,
   quantized_path: string,
   threads: number,
 ): Promise<LoadRates> {
-  const pool = new DevicePool(cpuBackend(loadGgml()), { pool_bytes: 1.2e9, threads, populate: true });
+  const pool = new DevicePool(backend, { pool_bytes: 1.2e9, threads, populate: true });
   try {
     load(pool, plain_path, threads);
     load(pool, quantized_path, threads);
     const special = pool.memory.layouts[1];
-    const rates: LoadRates = { plain: await pairs(() => load(pool, plain_path, threads), 'copy', threads) };
+    // One copies to a device as fast as the link is.
+    const [peer, peers]: [PeerWork, number] = backend.upload
+      ? [{ kind: 'upload', device: backend.name }, 1]
+      : [{ kind: 'copy' }, threads];
+    const rates: LoadRates = { plain: await pairs(() => load(pool, plain_path, threads), peer, peers) };
     if (special)
-      rates.converted = await pairs(() => load(pool, quantized_path, threads), 'conversion', threads);
+      rates.converted = await pairs(
+        () => load(pool, quantized_path, threads),
+        { kind: 'conversion' },
+        threads,
+      );
     return rates;
   } finally {
     await pool.close();
   }
 }
 
-async function pairs(ours: () => number, kind: PeerKind, threads: number): Promise<LoadRate> {
-  const peers = await Peers.start(kind, threads);
+async function pairs(ours: () => number, work: PeerWork, threads: number): Promise<LoadRate> {
+  const peers = await Peers.start(work, threads);
   const mine: number[] = [];
   const theirs: number[] = [];
   try {
@@ -70,9 +78,9 @@ class Peers {
     this.#workers = workers;
   }
 
-  static async start(kind: PeerKind, threads: number): Promise<Peers> {
+  static async start(work: PeerWork, threads: number): Promise<Peers> {
     const path = new URL('./peer-thread.js', import.meta.url);
-    const peers = new Peers(Array.from({ length: threads }, () => new Worker(path, { workerData: kind })));
+    const peers = new Peers(Array.from({ length: threads }, () => new Worker(path, { workerData: work })));
     // Pages are taken and code is compiled before anything counts.
     await peers.rate();
     return peers;

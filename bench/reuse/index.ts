@@ -2,11 +2,12 @@
  * Loads of real model files into one pool, with what is left there of earlier loads and without: Tangram's Figures 8,
  * 10 and 12a on this machine.
  */
-import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
+import { parseArgs } from 'node:util';
+import type { Backend } from '../../agent/backend/backend.ts';
 import type { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../agent/memory/pooled-loading.ts';
-import { loadGgml } from '../../native/ggml.ts';
+import { backendOf, deviceOptions, deviceRows, useLibraries } from '../device.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { beladyLoads_bytes } from './belady.ts';
 import { benchModels } from './models.ts';
@@ -47,27 +48,35 @@ export const reuseBench: Bench = {
   run,
 };
 
-async function run({ log }: BenchOptions): Promise<BenchResult[]> {
+async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
+  const { values } = parseArgs({ args: [...args], options: deviceOptions });
+  useLibraries(values.libraries);
+  const backend = backendOf(values.device);
   const models = await benchModels('reuse', log);
   try {
-    const sizes = await sizesInPool(models.paths);
+    const sizes = await sizesInPool(backend, models.paths);
     const cells: Cell[] = [];
     for (const ratio of ratios) {
       const pool_bytes = Math.max(ratio * sum(sizes), Math.max(...sizes)) + beside_bytes;
       for (const locality of localities) {
         const asked = seeds.flatMap((seed) => trace(locality, sizes.length, requests, seed));
-        cells.push({ ...(await measure(models.paths, sizes, pool_bytes, asked)), locality, ratio });
+        cells.push({ ...(await measure(backend, models.paths, sizes, pool_bytes, asked)), locality, ratio });
         log(describeCell(cells.at(-1)!));
       }
     }
-    return [...cells.flatMap(resultsOf), ...summary(cells), ...planningResults()];
+    return [
+      ...deviceRows(values.device),
+      ...cells.flatMap(resultsOf),
+      ...summary(cells),
+      ...planningResults(),
+    ];
   } finally {
     models.remove();
   }
 }
 
-async function sizesInPool(paths: readonly string[]): Promise<number[]> {
-  const pool = new DevicePool(cpuBackend(loadGgml()), { pool_bytes: 4e9, threads });
+async function sizesInPool(backend: Backend, paths: readonly string[]): Promise<number[]> {
+  const pool = new DevicePool(backend, { pool_bytes: 4e9, threads });
   const sizes: number[] = [];
   for (const path of paths) {
     const { load } = request(pool, path);
@@ -79,15 +88,15 @@ async function sizesInPool(paths: readonly string[]): Promise<number[]> {
 }
 
 async function measure(
+  backend: Backend,
   paths: readonly string[],
   sizes: readonly number[],
   pool_bytes: number,
   asked: readonly number[],
 ): Promise<Omit<Cell, 'locality' | 'ratio'>> {
-  const ggml = loadGgml();
   // Memory is taken before, as a worker that has run for a while has it.
-  const pool = new DevicePool(cpuBackend(ggml), { pool_bytes, threads, populate: true });
-  const other = new DevicePool(cpuBackend(ggml), {
+  const pool = new DevicePool(backend, { pool_bytes, threads, populate: true });
+  const other = new DevicePool(backend, {
     pool_bytes: Math.max(...sizes) + beside_bytes,
     threads,
     populate: true,

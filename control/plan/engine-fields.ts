@@ -35,6 +35,7 @@ export const fieldEffects = {
   'parallel.tensor': [...servers, 'command'],
   'parallel.pipeline': ['native', 'vllm', 'sglang', 'tensorrt-llm', 'command'],
   'parallel.jobs': ['native'],
+  'parallel.lenders': ['native'],
   devices: 'any',
   // Jobs ask for so many CPUs, whoever computes on them.
   cpu_threads: 'any',

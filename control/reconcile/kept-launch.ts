@@ -1,6 +1,6 @@
 /** From the state of a deployment and what was seen of it to what the decision of keeping is asked. */
 import type { KeptLaunch } from '../../solver/keeping/keep.ts';
-import { unitsOfJob } from '../../spec/plan.ts';
+import { isLent, unitsOfJob } from '../../spec/plan.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
 import { isJoinedKind } from '../state/joined-nodes.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
@@ -23,6 +23,9 @@ export function allServe(launch: LaunchRecord, status: LaunchStatus | undefined)
 function keptLaunch(launch: LaunchRecord, status: LaunchStatus | undefined): KeptLaunch {
   const job = launch.phase === 'ended' ? launch.last : (status?.job ?? launch.last);
   const { devices_per_node, node_count } = launch.planned;
+  // A joined node goes with its allocation: a successor could only take the place of its predecessor there. Nodes that
+  // are lent go when they go, and the rest of their pipeline needs no successor for that.
+  const isRenewed = !isJoinedKind(launch.planned.node_kind) && !isLent(launch.planned);
   return {
     launch_id: launch.launch_id,
     gpu_count: devices_per_node.count * node_count,
@@ -32,8 +35,7 @@ function keptLaunch(launch: LaunchRecord, status: LaunchStatus | undefined): Kep
     served_at_ms: launch.served_at_ms,
     submitted_at_ms: launch.submitting_since_ms,
     started_at_ms: job?.start_time_ms,
-    // A joined node goes with its allocation: a successor could only take the place of its predecessor there.
-    end_time_limit_ms: isJoinedKind(launch.planned.node_kind) ? undefined : job?.end_time_limit_ms,
+    end_time_limit_ms: isRenewed ? job?.end_time_limit_ms : undefined,
     ended_at_ms: launch.ended_at_ms,
     end_state: launch.phase === 'ended' && job ? (job.reason ?? job.state) : undefined,
     tries: launch.tries ?? 0,

@@ -107,9 +107,11 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     if (model.pool !== undefined && onGpu(offer))
       faults.push(`${unit.unit} is of a pool, and its KV cannot be sent`);
     if (offer.engines[unit.engine]?.available !== true) faults.push(`${unit.engine} does not run here`);
-    if (model.spec.tier !== 'any' && model.spec.tier !== launch.tier)
-      faults.push(`${unit.unit} asked for tier ${model.spec.tier}`);
-    const kinds = model.spec.devices.node_kinds;
+    const { lenders } = model.spec.parallel;
+    const isLent = lenders !== undefined && (launch.part?.node_index ?? 0) > 0;
+    const tier = isLent ? lenders : model.spec.tier;
+    if (tier !== 'any' && tier !== launch.tier) faults.push(`${unit.unit} asked for tier ${tier}`);
+    const kinds = isLent ? [] : model.spec.devices.node_kinds;
     if (kinds.length > 0 && !kinds.includes(launch.node_kind))
       faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
     const { tensor } = model.spec.parallel;

@@ -18,6 +18,7 @@ import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine, onRealGpu } from './engine-choice.ts';
 import { type KindStages, stagesOnKind } from './kind-stages.ts';
+import { lenderOf } from './lenders.ts';
 import { streamedStep, streamingOf } from './model-facts.ts';
 import { poolObstacle } from './pools.ts';
 import { type PrecisionChoice, precisionsOf } from './precision.ts';
@@ -57,6 +58,8 @@ export interface PlacementOption {
   /** tensor × pipeline, evenly over its nodes; more where it may have more stages than it begins with. */
   device_count: number;
   nodes: number;
+  /** Of its nodes all but the first are of this kind; absent: they are like that one. */
+  lender?: NodeKindOffer;
   /** On each of its nodes. */
   threads: number;
   memory: UnitMemory;
@@ -191,16 +194,16 @@ function optionWith(
       because: `cpu_threads asks for ${threads}; a node has ${offer.cpus} CPUs`,
       numbers: { engine, needed: threads, available: offer.cpus },
     };
+  const lender = spec.parallel.lenders && lenderOf(question, { offer, engine, devices: onNode, threads });
+  if (spec.parallel.lenders !== undefined && lender === undefined)
+    return {
+      constraint: 'tier_asked',
+      because: `parallel.lenders asks for nodes of tier ${spec.parallel.lenders} with ${onNode} × ${devices.model} and ${threads} CPUs for the later stages, as these nodes have them; the site has none`,
+      numbers: { engine },
+    };
   const reasons = [engineReason];
   if (precision.reason !== undefined) reasons.push(precision.reason);
-  if (nodes > 1) {
-    const between = `speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`;
-    reasons.push(
-      spec.parallel.jobs === undefined
-        ? `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; ${between}`
-        : `a replica takes ${nodes} jobs of one node each, as parallel.jobs says, and its ${stages_max} stages are divided over them: each starts where there is room, and one that ends is replaced alone; ${between}`,
-    );
-  }
+  if (nodes > 1) reasons.push(nodesReason(way, nodes));
   if (cut !== undefined) reasons.push(cut.reason);
   const seen = seenOf(way, pipeline);
   reasons.push(...streamingReasons(way, memory, seen));
@@ -225,9 +228,22 @@ function optionWith(
   };
   if (cut !== undefined) option.stages = cut.cuts;
   if (finest !== undefined) option.finest = finest;
+  if (lender !== undefined) {
+    option.lender = lender;
+    reasons.push(`its later stages are lent by ${lender.node_kind}, whose jobs may be preempted`);
+  }
   if (limit !== undefined) option.time_limit_s = limit;
   if (seen !== undefined) option.seen = seen;
   return option;
+}
+
+/** How a replica lies on several nodes. */
+function nodesReason({ model: { spec }, offer, tensor }: Way, nodes: number): string {
+  const { stages_max } = stageBounds(spec);
+  const between = `speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`;
+  return spec.parallel.jobs === undefined
+    ? `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; ${between}`
+    : `a replica takes ${nodes} jobs of one node each, as parallel.jobs says, and its ${stages_max} stages are divided over them: each starts where there is room, and one that ends is replaced alone; ${between}`;
 }
 
 /** What an engine said that runs so. */

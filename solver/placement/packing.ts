@@ -12,6 +12,7 @@ import {
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
+import { lentTime_s } from './lenders.ts';
 import {
   demandOf,
   isCrowded,
@@ -51,6 +52,8 @@ export type Sharing = 'none' | 'light' | 'any';
 interface OpenNode {
   offer: NodeKindOffer;
   count: number;
+  /** Of its nodes all but the first are of this kind; absent: they are like that one. */
+  lender: NodeKindOffer | undefined;
   /** CPUs that are free there. */
   cpus: number;
   time_limit_s?: number;
@@ -108,11 +111,12 @@ export class Packing {
       take(option, unitOf(option, replica, replicas, first), node, time);
       return true;
     }
-    if (sharing !== 'none' || this.#nodesLeft(option.offer) < option.nodes) return false;
+    if (sharing !== 'none' || !this.#hasNodes(option)) return false;
     const { devices, cpus } = this.#room(option);
     const node: OpenNode = {
       offer: option.offer,
       count: option.nodes,
+      lender: option.lender,
       cpus,
       time_limit_s: option.time_limit_s,
       devices: Array.from({ length: devices }, () => ({
@@ -135,10 +139,17 @@ export class Packing {
     return true;
   }
 
+  #hasNodes({ offer, nodes, lender }: PlacementOption): boolean {
+    if (lender === undefined || lender === offer) return this.#nodesLeft(offer) >= nodes;
+    const isOnePool = offer.pool !== undefined && offer.pool.id === lender.pool?.id;
+    const first = isOnePool ? nodes : 1;
+    return this.#nodesLeft(offer) >= first && this.#nodesLeft(lender) >= nodes - 1;
+  }
+
   /** Of this kind, and of the pool it shares with others. */
   #nodesLeft({ pool, ...offer }: NodeKindOffer): number {
     const taken = (is: (other: NodeKindOffer) => boolean): number =>
-      this.#nodes.filter((node) => is(node.offer)).reduce((sum, { count }) => sum + count, 0);
+      this.#nodes.reduce((sum, node) => sum + nodesOfKind(node, is), 0);
     const ofKind =
       offer.nodes_total -
       taken((other) => other.node_kind === offer.node_kind && other.devices === offer.devices);
@@ -151,15 +162,15 @@ export class Packing {
    * the replica, it waits for a whole node.
    */
   #room(option: PlacementOption): { devices: number; cpus: number } {
-    const { offer, threads } = option;
+    const { offer, threads, lender } = option;
+    const taken = lender === undefined || lender === offer ? option.nodes : 1;
     const group = this.#free
       .get(offer)!
       .find(
-        ({ nodes, devices, cpus }) =>
-          nodes >= option.nodes && devices >= devicesOnNode(option) && cpus >= threads,
+        ({ nodes, devices, cpus }) => nodes >= taken && devices >= devicesOnNode(option) && cpus >= threads,
       );
     if (group === undefined) return { devices: offer.devices.count, cpus: offer.cpus };
-    group.nodes -= option.nodes;
+    group.nodes -= taken;
     return group;
   }
 
@@ -186,7 +197,7 @@ export class Packing {
   }
 
   launches(): PlannedLaunch[] {
-    return this.#nodes.flatMap((node) => jobsOf(launchOf(node, this.#question)));
+    return this.#nodes.flatMap((node) => jobsOf(launchOf(node, this.#question), node, this.#question));
   }
 
   #firstDevice(
@@ -337,9 +348,10 @@ function take(option: PlacementOption, unit: UnitSpec, node: OpenNode, time: num
 
 function unitOf(option: PlacementOption, replica: number, replicas: number, first: number): UnitSpec {
   const { model, tensor, pipeline } = option;
-  const { pipeline: asked, jobs } = model.spec.parallel;
+  const { pipeline: asked, jobs, lenders } = model.spec.parallel;
   const parallel: ModelSpec['parallel'] = { tensor, pipeline: typeof asked === 'number' ? pipeline : asked };
   if (jobs !== undefined) parallel.jobs = jobs;
+  if (lenders !== undefined) parallel.lenders = lenders;
   return {
     unit: unitName(unitStem(model.spec.name), replica),
     node_index: 0,
@@ -492,17 +504,36 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   return launch;
 }
 
+/** How many of its nodes are of a kind, or of several. */
+function nodesOfKind(
+  { offer, count, lender = offer }: OpenNode,
+  is: (kind: NodeKindOffer) => boolean,
+): number {
+  return (is(offer) ? 1 : 0) + (is(lender) ? count - 1 : 0);
+}
+
 /** A replica whose stages are divided over jobs is one job for each of its nodes; the first one answers for it. */
-function jobsOf(launch: PlannedLaunch): PlannedLaunch[] {
+function jobsOf(
+  launch: PlannedLaunch,
+  { offer, lender = offer }: OpenNode,
+  question: PlacementQuestion,
+): PlannedLaunch[] {
   const { units, node_count } = launch;
   const [unit] = units;
   if (unit?.model.parallel.jobs === undefined) return [launch];
+  const lent = lender === offer ? launch : lentBy(lender, launch, question);
   return Array.from({ length: node_count }, (_, node_index) => ({
-    ...launch,
+    ...(node_index === 0 ? launch : lent),
     node_count: 1,
     units: node_index === 0 ? units : [],
     part: { group: unit.unit, node_index, jobs: node_count, lends_to: node_index === 0 ? [] : units },
   }));
+}
+
+/** The same on other nodes. Partitions that somebody names are for the first job: those of its tier are others. */
+function lentBy(lender: NodeKindOffer, launch: PlannedLaunch, question: PlacementQuestion): PlannedLaunch {
+  const { node_kind, tier, partitions } = lender;
+  return { ...launch, node_kind, tier, partitions, time_limit_s: lentTime_s(question, lender) };
 }
 
 /** A job is given only the devices it uses, counted from 0. */

@@ -8,12 +8,12 @@ import { type Dispatcher, Pool } from 'undici';
 import { packageRoot } from '../../host/package-root.ts';
 import { LocalSession, pinnedConnector, RendezvousRegistry, sessionOrigin } from '../../mesh/index.ts';
 import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
+import { nativeFolderVariable } from '../../native/libraries.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, modelSchema, stageBounds } from '../../spec/model-yaml.ts';
 import type { SessionRecord } from '../../spec/session-record.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
-import { vulkanDevice } from '../engines/environments.ts';
 import { providerKeyFileOf, type TestProvider, testProvider } from '../mesh/providers.ts';
 import { eventually, metadata, scratchFolder } from '../mesh/support.ts';
 import { test_device } from './engine/test-backend.ts';
@@ -57,15 +57,15 @@ function onTestDevice(
   units: UnitSpec[],
   launch_folder: string,
 ): { units: UnitSpec[]; launch: Partial<LaunchSpec>; environment: Record<string, string> } {
-  const { found } = vulkanDevice();
-  if (test_device === undefined || !found) return { units, launch: {}, environment: {} };
+  if (test_device === undefined) return { units, launch: {}, environment: {} };
+  const native_library_dir = process.env[nativeFolderVariable]!;
   const memory = { device_bytes: device_unit_bytes, kv_bytes: 2 ** 20, share: 0.1 };
   return {
     units: units.map((unit) =>
       unit.engine === 'native' && unit.device_kind === 'cpu' ? { memory, ...unit, device_kind: 'gpu' } : unit,
     ),
-    launch: { native_library_dir: found.library_dir },
-    environment: { ...found.environment, TMPDIR: launch_folder },
+    launch: { native_library_dir },
+    environment: { TMPDIR: launch_folder },
   };
 }
 

@@ -15,6 +15,7 @@ describe('npm test --', () => {
       releases: ['20.11', '24.11', '26.05'],
       node: undefined,
       vulkan: false,
+      device: undefined,
     });
     expect(parseTestArguments(['--node', '22'])).toMatchObject({ node: '22', releases: [] });
   });

@@ -51,10 +51,13 @@ export function plannedLaunch(unit: string): PlannedLaunch {
 }
 
 /** The jobs of a replica whose stages are divided over so many. */
-export function partsOf(unit: string, jobs: number): PlannedLaunch[] {
+export function partsOf(unit: string, jobs: number, lenders?: 'scavenger'): PlannedLaunch[] {
   const { units, ...launch } = plannedLaunch(unit);
   const stages = Array.from({ length: jobs }, (_, stage) => ({ begin: 2 * stage, end: 2 * stage + 2 }));
-  const cut = units.map((each) => ({ ...each, pipeline: jobs, nodes: jobs, stages }));
+  const cut = units.map((each) => {
+    const parallel = { ...each.model.parallel, jobs, ...{ lenders } };
+    return { ...each, model: { ...each.model, parallel }, pipeline: jobs, nodes: jobs, stages };
+  });
   return Array.from({ length: jobs }, (_, node_index) => ({
     ...launch,
     units: node_index === 0 ? cut : [],

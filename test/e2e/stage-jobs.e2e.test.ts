@@ -37,7 +37,7 @@ beforeEach(() => {
 
 const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
-async function deploy(name: string, parallel: object): Promise<void> {
+async function deploy(name: string, parallel: object, more: object = {}): Promise<void> {
   const model = {
     name: 'cut',
     source: './toy.gguf',
@@ -49,6 +49,7 @@ async function deploy(name: string, parallel: object): Promise<void> {
     batch_invariant: true,
     tier: 'scavenger',
     devices: { kind: 'gpu', node_kinds: ['scavenge-gh200'] },
+    ...more,
   };
   // Each job has a node for itself, so that one of them is preempted alone.
   const file = home.write(`${name}.yaml`, { name, models: [model], slurm: { extra: ['--exclusive'] } });
@@ -243,3 +244,19 @@ it('goes on with an answer whose first stage is ended: another job has it, and t
   expect(first2.job_id).not.toBe(first.job_id);
   expect(second2.job_id).toBe(second.job_id);
 }, 180_000);
+
+it('has its first stage on stable nodes, and is lent the second one by a node that Slurm may take', async () => {
+  const stopped = await hpcserve('stop', 'cut', '--yes');
+  expect(stopped.code, stopped.stderr).toBe(0);
+  const stable = { tier: 'stable', devices: { kind: 'gpu', node_kinds: ['gh200'] } };
+  await deploy('lent', { pipeline: 2, jobs: 2, lenders: 'scavenger' }, stable);
+  expect(await answer()).toBe(expected);
+  const [first, second] = (await jobsOf('lent')) as [Launch, Launch];
+  const argv = ['squeue', '--noheader', '--format=%P', `--jobs=${first.job_id},${second.job_id}`, '--sort=i'];
+  const { stdout } = await cluster.runAs('user', argv);
+  expect(stdout.trim().split(/\s+/)).toEqual(['gh200', 'scavenge']);
+  expect(first.units[0]).toMatchObject({ stages: [{ stage: 0 }, { stage: 1, node: second.job!.nodes }] });
+  expect(await answer(() => preempt(second))).toBe(expected);
+  expect(await attempts()).toBe(1);
+  expect(await restarts(first)).toBe(0);
+}, 240_000);

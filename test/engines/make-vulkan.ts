@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { packageRoot } from '../../host/package-root.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
-import { installMissing } from '../cluster/install.ts';
+import { type Installation, installMissing } from '../cluster/install.ts';
 import {
   vulkan_layer,
   vulkan_layer_manifest,
@@ -21,6 +21,18 @@ import { madeOnce, NotHere, run } from './making.ts';
 
 const packages = ['mesa-vulkan-drivers', 'libvulkan1'];
 const packageSchema = z.object({ optionalDependencies: z.record(z.string(), z.string()) });
+
+/** For suites that need a device with memory of its own: made where it can be had. */
+export async function ensureVulkanDevice(say: (line: string) => void): Promise<Installation> {
+  if (vulkanDevice().found) return { ready: true, installed: false };
+  try {
+    await makeVulkan(say);
+    return { ready: true, installed: true };
+  } catch (error) {
+    if (!(error instanceof NotHere)) throw error;
+    return { ready: false, missing: `a Vulkan device: ${error.message}` };
+  }
+}
 
 export async function makeVulkan(say: (line: string) => void): Promise<void> {
   const platform = `linux-${process.arch}`;

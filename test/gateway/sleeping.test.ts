@@ -121,3 +121,18 @@ it('of a model that nobody deployed is not counted', async () => {
   expect(answer.status).toBe(404);
   expect(() => readFileSync(join(stage.config.gateway_folder, 'demand.json'))).toThrow(/ENOENT/);
 });
+
+it('whose engine waits in host memory is listed so, since the device is another’s', async () => {
+  const session = await stage.session(json(chatAnswer));
+  const listed = async (): Promise<unknown> => {
+    const table = await (await stage.admin('/mesh/table')).json();
+    return (table as { sessions: { models: { off_device?: true }[] }[] }).sessions[0]!.models[0]!.off_device;
+  };
+  expect(await listed()).toBe(undefined);
+  session.load = { asleep: true };
+  session.beat();
+  await until(async () => (await listed()) === true, 'it to be listed as away from its device');
+  session.load = {};
+  session.beat();
+  await until(async () => (await listed()) === undefined, 'it to be back');
+});

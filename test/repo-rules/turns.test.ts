@@ -69,9 +69,19 @@ describe('npm test --', () => {
     expect(() => parseTestArguments(words)).toThrow(/--turn takes 1 to 3/);
   });
 
+  it('runs on a device that is named with a folder of libraries', () => {
+    const { device } = parseTestArguments(['--device', 'CUDA0', '--libraries', '/', 'engine']);
+    expect(device).toEqual({ name: 'CUDA0', library_dir: '/' });
+    expect(() => parseTestArguments(['--device', 'CUDA0', '--libraries', '/nowhere'])).toThrow(/native add/);
+    expect(() => parseTestArguments(['--device', 'CUDA0', '--libraries', '/', '--vulkan'])).toThrow(
+      /leave one/,
+    );
+  });
+
   it.each([
     { words: ['--all', 'quote'] },
     { words: ['--turn', '1', '--vulkan'] },
+    { words: ['--all', '--device', 'CUDA0', '--libraries', '/'] },
     { words: ['--all', '--slurm', '20.11'] },
     { words: ['--all', '--turn', '2'] },
   ])('says which do not go together: $words', ({ words }) => {

@@ -72,12 +72,12 @@ function writeStage(launch: LaunchRecord, node: string, stage: number): void {
 }
 
 /** Two jobs that serve a replica together, beside one of its own. */
-async function serving(): Promise<[LaunchRecord, LaunchRecord, LaunchRecord]> {
+async function serving(lenders?: 'scavenger'): Promise<[LaunchRecord, LaunchRecord, LaunchRecord]> {
   place.store.prepareDeployment('demo');
   const ids = ['a', 'b'].map((digit) => digit.repeat(16));
   const parts = mergePlan(
     [],
-    partsOf('cut-0', 2),
+    partsOf('cut-0', 2, lenders),
     ({ part }) => `${part!.node_index}`,
     (_, at) => ids[at]!,
   );
@@ -158,6 +158,24 @@ it('one that ends is replaced alone, in its place of the pipeline', async () => 
   expect(after[1]).toMatchObject({ phase: 'submitted', planned: { part: second.planned.part } });
   expect(specOf(after[1]!).part).toEqual(specOf(second).part);
   expect(runner.cancelled).toEqual([]);
+});
+
+it('one that is lent goes when it goes: nobody is renewed for its time limit', async () => {
+  const [first, second, alone] = await serving('scavenger');
+  news(second, { start_time_ms: Date.now() - 3_600_000, end_time_limit_ms: Date.now() + 1000 });
+  expect((await wanted()).map(({ launch_id }) => launch_id)).toEqual(
+    [first, second, alone].map(({ launch_id }) => launch_id),
+  );
+  runner.end(second.job_id!, { state: 'TIMEOUT' });
+  const after = await wanted();
+  expect(after[0]!.launch_id).toBe(first.launch_id);
+  expect(after[1]).toMatchObject({ phase: 'submitted', planned: { part: second.planned.part } });
+  expect(after[1]!.launch_id).not.toBe(second.launch_id);
+  // That of the first one is everybody's.
+  news(first, { start_time_ms: Date.now() - 3_600_000, end_time_limit_ms: Date.now() + 1000 });
+  const [first2, second2] = await wanted();
+  expect([first2!.launch_id, second2!.launch_id]).not.toContain(first.launch_id);
+  expect(second2!.planned.part!.group).toBe(first2!.planned.part!.group);
 });
 
 it('are renewed together, and end once the others serve', async () => {

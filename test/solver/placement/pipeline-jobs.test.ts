@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { checkPlacement } from '../../../solver/placement/check.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { stagesPerNode } from '../../../spec/launch.ts';
-import { type Placement, unitsOfJob } from '../../../spec/plan.ts';
+import { modelSchema } from '../../../spec/model-yaml.ts';
+import { type NodeKindOffer, type Placement, unitsOfJob } from '../../../spec/plan.ts';
 import { ask, cpus, gguf } from './support.ts';
 
 const nodes = (count: number) => {
@@ -57,6 +58,69 @@ describe('a replica over several jobs', () => {
     expect(planned({ pipeline: 8, jobs: 2 }).rejected).toMatchObject([
       { constraint: 'devices_per_node', needed: 4, available: 2 },
     ]);
+  });
+
+  describe('whose later stages are lent', () => {
+    const lent = { pipeline: 4, jobs: 2, lenders: 'scavenger' } as const;
+    const stable = nodes(4);
+    const idle: NodeKindOffer = {
+      ...nodes(3),
+      node_kind: 'idle',
+      tier: 'scavenger',
+      partitions: ['idle'],
+    };
+    const asked = (kinds: Parameters<typeof ask>[1], more: object = {}) =>
+      ask([gguf('cut', '8b', { parallel: lent, tier: 'stable', ...more })], kinds);
+
+    it('has its first job on stable nodes, and the others on those of tier scavenger, for as long as these may last', () => {
+      const question = { ...asked([stable, { ...idle, time_limit_max_s: 3600 }]), time_limit_s: 7200 };
+      const plan = place(question);
+      const where = plan.launches.map(({ node_kind, tier, partitions, time_limit_s, units }) => {
+        return { node_kind, tier, partitions, time_limit_s, units: units.length };
+      });
+      const own = { partitions: stable.partitions, time_limit_s: 7200, units: 1 };
+      expect(where).toEqual([
+        { node_kind: stable.node_kind, tier: 'stable', ...own },
+        { node_kind: 'idle', tier: 'scavenger', partitions: ['idle'], time_limit_s: 3600, units: 0 },
+      ]);
+      expect(plan.models[0]!.reasons.join()).toContain('lent by idle');
+      const elsewhere = plan.launches.map((launch) => ({ ...launch, ...where[0], units: launch.units }));
+      expect(checkPlacement(question, { ...plan, launches: elsewhere }).join()).toContain('tier scavenger');
+    });
+
+    it('goes only to nodes of one device, with room for it', () => {
+      const other = { ...idle, devices: { ...idle.devices, model: 'EPYC-9654' } };
+      const narrow = { ...idle, devices: { ...idle.devices, count: 1 } };
+      for (const kind of [other, narrow, { ...idle, cpus: 1 }, { ...idle, memory_bytes: 1 }])
+        expect(place(asked([stable, kind])).rejected).toContainEqual(
+          expect.objectContaining({ constraint: 'tier_asked', node_kind: stable.node_kind }),
+        );
+    });
+
+    it('takes no more nodes of either kind than there are, nor of what they share', () => {
+      const twice = { replicas: 2 };
+      expect(place(asked([nodes(2), idle], twice)).unplaced).toEqual([]);
+      expect(place(asked([nodes(2), { ...idle, nodes_total: 1 }], twice)).unplaced).toEqual([
+        { model: 'cut', replicas: 1 },
+      ]);
+      const pool = { id: 'all', nodes: 3 };
+      expect(
+        place(
+          asked(
+            [
+              { ...stable, pool },
+              { ...idle, pool },
+            ],
+            twice,
+          ),
+        ).unplaced,
+      ).toEqual([{ model: 'cut', replicas: 1 }]);
+    });
+
+    it('is said with jobs alone', () => {
+      const answer = modelSchema.safeParse({ name: 'cut', source: 'x', parallel: { lenders: 'idle' } });
+      expect(answer.success).toBe(false);
+    });
   });
 
   it('is found unsound where a job is left out of its nodes', () => {

@@ -14,6 +14,8 @@ export interface ReplicaRow {
   pool?: 'prefill' | 'decode';
   error?: string;
   state: ModelState;
+  /** Another model has its device: this one waits in host memory and comes back with its next request. */
+  off_device?: true;
   running: number;
   waiting: number;
   max_sequences: number;

@@ -173,6 +173,24 @@ function Queue({ view }: { view: ModelView }) {
   );
 }
 
+function ReplicaState({ session, replica }: { session: SessionRow; replica: ReplicaRow }) {
+  const state = stateOf(session, replica.state);
+  return (
+    <>
+      <Badge tone={toneOf(state)} title={replica.error}>
+        {state}
+      </Badge>
+      {replica.pool && <span class="quiet"> {replica.pool}</span>}
+      {replica.off_device && (
+        <span class="quiet" title="Another model has its device; its next request brings it back">
+          {' '}
+          in host memory
+        </span>
+      )}
+    </>
+  );
+}
+
 function Replicas({ replicas }: { replicas: readonly { session: SessionRow; replica: ReplicaRow }[] }) {
   const now_ms = useNow();
   return (
@@ -196,7 +214,6 @@ function Replicas({ replicas }: { replicas: readonly { session: SessionRow; repl
         </thead>
         <tbody>
           {replicas.map(({ session, replica }) => {
-            const state = stateOf(session, replica.state);
             return (
               <tr key={session.session_id}>
                 <td>
@@ -204,10 +221,7 @@ function Replicas({ replicas }: { replicas: readonly { session: SessionRow; repl
                   <span class="quiet"> {session.site}</span>
                 </td>
                 <td>
-                  <Badge tone={toneOf(state)} title={replica.error}>
-                    {state}
-                  </Badge>
-                  {replica.pool && <span class="quiet"> {replica.pool}</span>}
+                  <ReplicaState session={session} replica={replica} />
                 </td>
                 <td>{hardware(session.devices) || nothing}</td>
                 <td>{session.engine ?? nothing}</td>

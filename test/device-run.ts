@@ -1,7 +1,8 @@
 /**
  * `npm test -- --vulkan [FILTER…]`: the suites of the native engine and of its worker once more, with a device that has
  * memory of its own in place of the CPU. The device is Vulkan's, and computes on the CPU as a rule (Mesa's driver,
- * `npm run engines -- vulkan`): slow, so that these runs are no part of `npm test`.
+ * `npm run engines -- vulkan`): slow, so that these runs are no part of `npm test`. On a GPU that is there, it is
+ * `--device CUDA0 --libraries FOLDER`.
  */
 import { nativeFolderVariable } from '../native/libraries.ts';
 import { vulkanDevice } from './engines/environments.ts';
@@ -11,7 +12,7 @@ import { laneAlone } from './lanes.ts';
 import { runVitest } from './run-vitest.ts';
 
 /** What runs on the device, and what each suite shows there. */
-const vulkanSuites: Readonly<Record<string, string>> = {
+const deviceSuites: Readonly<Record<string, string>> = {
   'test/agent/engine/reference.test.ts': 'tokens and logits beside those of libllama on the same device',
   'test/agent/engine/batch-invariant.test.ts':
     'the same bits alone, in every batch, chunk, and after a prefill of what was answered',
@@ -26,7 +27,8 @@ const vulkanSuites: Readonly<Record<string, string>> = {
   'test/agent/node/refactoring-gpus.test.ts': 'stages on two devices that become others while they answer',
   'test/agent/memory/device-pool.test.ts': 'KV slabs, budgets and scratch in one pool of the device',
   'test/agent/memory/weight-pool.test.ts': 'reuse, eviction and packing: tensors that stay, go, and move',
-  'test/agent/streaming/mixture.test.ts': 'mixtures whose experts are brought as they are needed',
+  'test/agent/streaming/': 'weights that stay in host memory, whole models and mixtures',
+  'test/agent/device-worker/streamed.test.ts': 'a worker whose models are streamed',
   'test/agent/memory/load/past-cache.test.ts': 'loads past the page cache',
   'test/agent/memory/pooled-contents.test.ts': 'tensors of the pool for peers',
   'test/agent/device-worker/serving.test.ts': 'what a worker answers',
@@ -43,8 +45,6 @@ const vulkanSuites: Readonly<Record<string, string>> = {
   'test/agent/node/native-gpu.test.ts': 'an agent and its worker on the device',
 };
 
-/** ggml's name of the device. */
-const device = 'Vulkan0';
 /** Kernels are compiled at their first use, on the cores that compute. */
 const timeout_ms = 600_000;
 
@@ -59,7 +59,22 @@ export async function runOnVulkan(filters: readonly string[], say: (line: string
   }
   const { found, lacking } = vulkanDevice();
   if (!found) throw new Error(`the device was made, and is not found:${lacking}`);
-  const files = Object.keys(vulkanSuites).filter(
+  return runOnDevice({ name: 'Vulkan0', ...found }, filters);
+}
+
+interface TestedDevice {
+  /** ggml's name of it. */
+  name: string;
+  library_dir: string;
+  environment?: Record<string, string>;
+}
+
+/** @returns the exit code: 0 where nothing failed and something ran */
+export async function runOnDevice(
+  { name: device, library_dir, environment: own }: TestedDevice,
+  filters: readonly string[],
+): Promise<number> {
+  const files = Object.keys(deviceSuites).filter(
     (file) => filters.length === 0 || filters.some((filter) => file.includes(filter)),
   );
   if (files.length === 0) {
@@ -68,14 +83,14 @@ export async function runOnVulkan(filters: readonly string[], say: (line: string
   }
   const options = [...laneAlone.options, `--testTimeout=${timeout_ms}`, `--hookTimeout=${timeout_ms}`];
   const environment = {
-    ...found.environment,
-    [nativeFolderVariable]: found.library_dir,
+    ...own,
+    [nativeFolderVariable]: library_dir,
     HPCSERVE_TEST_DEVICE: device,
   };
   const { tests, failures } = await runVitest({ title: device, options }, files, { environment });
   const count = (state: string): number => tests.filter((test) => test.state === state).length;
   for (const { file, name, message } of failures) console.log(`\nfailed: ${file} › ${name}\n${message}`);
-  for (const [file, shows] of Object.entries(vulkanSuites)) {
+  for (const [file, shows] of Object.entries(deviceSuites)) {
     const own = tests.filter((test) => test.file.startsWith(file));
     if (own.length === 0) continue;
     const passed = own.filter(({ state }) => state === 'passed').length;

@@ -1,0 +1,45 @@
+/**
+ * `--device CUDA0 [--libraries FOLDER]`: a bench on a device with memory of its own in place of the CPU. Its libraries
+ * are those that `hpcserve native add` has put beside the CPU's, or a folder with a build of one's own.
+ */
+import type { Backend } from '../agent/backend/backend.ts';
+import { cpuBackend } from '../agent/backend/cpu/cpu-backend.ts';
+import { deviceBackend } from '../agent/backend/device/device-backend.ts';
+import { loadGgml } from '../native/ggml.ts';
+import { nativeFolderVariable } from '../native/libraries.ts';
+import type { BenchResult } from './result.ts';
+
+/** For `parseArgs`. */
+export const deviceOptions = { device: { type: 'string' }, libraries: { type: 'string' } } as const;
+
+/** Before the first library is loaded; processes that this one starts find the same. */
+export function useLibraries(folder: string | undefined): void {
+  if (folder !== undefined) process.env[nativeFolderVariable] = folder;
+}
+
+/**
+ * @param device ggml's name of it; absent: the CPU
+ * @throws HpcserveError E_NATIVE_LIBRARY: the libraries know no such device
+ */
+export function backendOf(device: string | undefined): Backend {
+  const ggml = loadGgml();
+  return device === undefined ? cpuBackend(ggml) : deviceBackend(ggml, device);
+}
+
+/** What was measured on, as a row: which device it was is nowhere else in a report. */
+export function deviceRows(device: string | undefined): BenchResult[] {
+  if (device === undefined) return [];
+  const backend = backendOf(device);
+  return [
+    {
+      what: `memory of ${backend.name}: ${backend.description}`,
+      unit: 'GiB',
+      ours: backend.memory().total_bytes / 2 ** 30,
+      peer: '',
+      theirs: null,
+      ratio: null,
+      bar: '',
+      holds: null,
+    },
+  ];
+}
