@@ -188,12 +188,16 @@ async function invariantCost(
     await Promise.all(contestants.map(({ contestant }) => contestant.stop()));
   }
   log(`${quantization}: batch_invariant measured`);
+  const on_cpu = setup.device === undefined;
   const [invariant, free] = contestants as [(typeof contestants)[0], (typeof contestants)[0]];
   return tasks.flatMap(({ kind, what }): BenchResult[] => {
     const rates = [invariant, free].map(({ runs }) => medianRate(runs[kind])) as [number, number];
     const row = { what: `${quantization}: ${what}, batch_invariant`, peer: 'native without it' };
     const ratio = rates[0] / rates[1];
-    const judged = { ratio, bar: `ratio ≥ ${invariant_bar}`, holds: ratio >= invariant_bar };
+    // Elsewhere rows are padded until the kernels of the device give each the same bits.
+    const judged = on_cpu
+      ? { ratio, bar: `ratio ≥ ${invariant_bar}`, holds: ratio >= invariant_bar }
+      : { ratio, bar: '', holds: null };
     return [
       { ...row, unit: 'tokens/s', ours: rates[0], theirs: rates[1], ...judged },
       cpuResult(row.what, invariant.runs[kind], free.runs[kind], row.peer),
