@@ -2,6 +2,7 @@
  * `--device CUDA0 [--libraries FOLDER]`: a bench on a device with memory of its own in place of the CPU. Its libraries
  * are those that `hpcserve native add` has put beside the CPU's, or a folder with a build of one's own.
  */
+import { resolve } from 'node:path';
 import type { Backend } from '../agent/backend/backend.ts';
 import { cpuBackend } from '../agent/backend/cpu/cpu-backend.ts';
 import { deviceBackend } from '../agent/backend/device/device-backend.ts';
@@ -14,7 +15,7 @@ export const deviceOptions = { device: { type: 'string' }, libraries: { type: 's
 
 /** Before the first library is loaded; processes that this one starts find the same. */
 export function useLibraries(folder: string | undefined): void {
-  if (folder !== undefined) process.env[nativeFolderVariable] = folder;
+  if (folder !== undefined) process.env[nativeFolderVariable] = resolve(folder);
 }
 
 /**

@@ -128,7 +128,7 @@ function modelRow({ served, ...load }: Replica<SessionLink>): object {
     handover_tokens_min: load.handover_tokens_min,
     error: served.error,
     state: load.state,
-    // It answers, once another model of its device has made way for it.
+    // It answers, once it is back on its device.
     off_device: load.asleep || load.weights?.resting === true || undefined,
     running: load.running,
     waiting: load.waiting,

@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs';
+import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { nativeFolderVariable } from '../native/libraries.ts';
 import { type SlurmRelease, slurmRelease } from './cluster/slurm-folder.ts';
@@ -59,7 +60,7 @@ function deviceOf(name: string | undefined, library_dir: string | undefined): Te
     throw new Error(
       '--device needs --libraries FOLDER, with the libraries of ggml that know it (`hpcserve native add` makes one)',
     );
-  return { name, library_dir };
+  return { name, library_dir: resolve(library_dir) };
 }
 
 function extentOf(turn: string | undefined, all: boolean): Extent {

@@ -56,7 +56,7 @@ const slurm = await ensureSlurmInstalled(say);
 const shellcheck = await ensureShellcheckInstalled();
 const fabric = await ensureFabricLibrary(say);
 // Of a run of some files those that need it say how it is had.
-const vulkan_device = filters.length === 0 ? [await ensureVulkanDevice(say)] : [];
+const vulkan_device = filters.length + releases.length === 0 ? [await ensureVulkanDevice(say)] : [];
 const missing = [slurm, shellcheck, fabric, ...vulkan_device].flatMap((answer) =>
   answer.ready ? [] : [answer.missing],
 );

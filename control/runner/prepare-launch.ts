@@ -5,7 +5,7 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
-import { type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
+import { isLent, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../../spec/state-layout.ts';
@@ -41,6 +41,8 @@ export function describeLaunch(
   const { devices_per_node: device } = planned;
   const library = site.native.library_dir;
   const isOnCpu = device.kind === 'cpu' || device.emulated !== undefined;
+  // It is not renewed, and has to go in time.
+  const onIdleNodes = planned.scavenged !== undefined || isLent(planned);
   const signal_s = site.kind === 'slurm' ? slurmSettings(site).signal_s : 0;
   const launch: LaunchSpec = {
     format: 1,
@@ -74,8 +76,8 @@ export function describeLaunch(
     engine_prefix: enginePrefix(site, planned),
     sharing: Object.keys(site.sharing).length > 0 ? site.sharing : undefined,
     // On a joined node, too: its allocation is not ours to renew.
-    leaves_when_warned: planned.scavenged || isJoinedKind(planned.node_kind) ? true : undefined,
-    warned_before_s: planned.scavenged && signal_s > 0 ? signal_s : undefined,
+    leaves_when_warned: onIdleNodes || isJoinedKind(planned.node_kind) ? true : undefined,
+    warned_before_s: onIdleNodes && signal_s > 0 ? signal_s : undefined,
     heartbeat_ms: 1000,
   };
   return {

@@ -233,7 +233,9 @@ export class Attempt implements AnswerReceiver {
       return;
     }
     const { pairs, refused, moved } = this.#answer!;
-    const { body, begun } = readBegun(json.body());
+    const { body, begun: told } = readBegun(json.body());
+    // Nobody else was asked for it.
+    const begun = mayMoveWhole(this.#task) ? told : undefined;
     const code = readEnvelope(body)?.code;
     const refusal = replicaRefusal(status, code, this.#isFinal);
     this.#refused(refusal, { status, pairs, body, code }, { refused, moved, begun });
@@ -307,30 +309,20 @@ export class Attempt implements AnswerReceiver {
 }
 
 /** Request line and fields, the empty line included. */
-function requestHead(
-  {
-    of: { parsed, endpoint, request, request_id, key },
-    replica: { session, modelField },
-    continues,
-    arrived_kv,
-    begun,
-    trace,
-  }: AttemptTask,
-  path: string,
-  body: BodyPieces,
-  atOnce: boolean,
-): string {
+function requestHead(task: AttemptTask, path: string, body: BodyPieces, atOnce: boolean): string {
+  const { parsed, endpoint, request, request_id, key } = task.of;
+  const { session, modelField } = task.replica;
+  const { continues, arrived_kv, begun, trace } = task;
   const scope = cacheScopeOf(key);
   const traceparent = trace?.traceparent ?? request.headers.traceparent;
-  const isOurs = endpoint.dialect === 'completions' && session.facts.engine === 'native';
-  const asksTokens = parsed.stream && isOurs;
+  const asksTokens = parsed.stream && isOurs(endpoint, session);
   return (
     `POST ${path} HTTP/1.1\r\nhost: ${session.host}\r\ncontent-type: application/json\r\n` +
     `content-length: ${bytesOf(body)}\r\n${headers.request_id}: ${request_id}\r\n` +
     `${headers.model}: ${modelField}\r\n` +
     `${parsed.stream ? 'accept: text/event-stream\r\n' : ''}` +
     `${asksTokens ? `${headers.token_ids}: 1\r\n` : ''}` +
-    `${isOurs && !parsed.stream ? `${headers.may_move}: 1\r\n` : ''}` +
+    `${mayMoveWhole(task) ? `${headers.may_move}: 1\r\n` : ''}` +
     `${arrived_kv === undefined || begun ? '' : `${headers.arrived_kv}: ${arrived_kv}\r\n`}` +
     `${atOnce ? `${headers.at_once}: 1\r\n` : ''}` +
     `${continues || begun ? `${headers.continues}: 1\r\n` : ''}` +
@@ -338,6 +330,15 @@ function requestHead(
     `${scope === undefined ? '' : `${headers.cache_scope}: ${scope}\r\n`}` +
     `${isTraceparent(traceparent) ? `traceparent: ${traceparent}\r\n` : ''}\r\n`
   );
+}
+
+/** A native replica that may give the answer away before its end, and says what there is of it. */
+function mayMoveWhole({ of: { parsed, endpoint }, replica: { session } }: AttemptTask): boolean {
+  return !parsed.stream && isOurs(endpoint, session);
+}
+
+function isOurs({ dialect }: AcceptedRequest['endpoint'], { facts }: SessionLink): boolean {
+  return dialect === 'completions' && facts.engine === 'native';
 }
 
 /** W3C trace context, version 00. */

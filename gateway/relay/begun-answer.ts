@@ -6,7 +6,7 @@ import { memberEdit, type ParsedRequest } from './request-body.ts';
 
 const count = z.number().int().nonnegative();
 const begunSchema = z.strictObject({
-  seed: count,
+  seed: z.number().int(),
   continue: z.strictObject({
     choices: z.array(z.strictObject({ token_ids: z.array(count) })).min(1),
     id: z.string().regex(/^[\w-]{1,128}$/),
@@ -20,13 +20,15 @@ const begunSchema = z.strictObject({
 /** What a replica had of an answer that comes whole when it gave it away. */
 export interface BegunElsewhere {
   answer: BegunAnswer;
+  /** An alias may have several models. */
+  model: string;
   /** Of its weights: others would go on with another model's mind. */
   precision: string;
 }
 
 /** Whether this replica can complete it. */
 export function completes(begun: BegunElsewhere, { native, served }: Replica<unknown>): boolean {
-  return native && served.precision === begun.precision;
+  return native && served.name === begun.model && served.precision === begun.precision;
 }
 
 /**

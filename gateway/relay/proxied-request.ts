@@ -118,7 +118,7 @@ export class ProxiedRequest {
     this.#charge.end();
     this.#prompt.send(replica, this.#client.begun);
     if (this.#of.endpoint.computes) this.#charge.begin(replica.session);
-    const begun = this.#begunFor(replica);
+    const begun = request ? undefined : this.#begunFor(replica);
     if (begun) {
       const told = { request_id: this.#of.request_id, session: replica.session_id };
       this.#services.log.info(told, 'a replica completes the answer of another');
@@ -253,13 +253,14 @@ export class ProxiedRequest {
 
   #refused({ replica }: Attempt, result: Result<'refused'>): void {
     const { refusal, error, full, refused, moved, begun } = result;
-    if (refusal === 'final' && this.#begunFor(replica)) {
+    if (error.status === 400 && this.#begunFor(replica)) {
       // What it does not complete, such as a prompt that became another one, it may compute.
       this.#begun = undefined;
       this.#begin(replica);
       return;
     }
-    if (begun) this.#begun = { answer: begun, precision: replica.served.precision };
+    const { name: model, precision } = replica.served;
+    if (begun) this.#begun = { answer: begun, model, precision };
     if (refusal === 'final') {
       this.#passOn(replica, error);
       return;

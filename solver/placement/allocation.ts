@@ -9,6 +9,7 @@ import type { AssignmentOption, AssignmentProblem } from '../assignment/problem.
 import { type SolveResult, solveAssignment } from '../assignment/solve.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { LatencyEstimator } from './latency-estimator.ts';
+import { ownNodes } from './lenders.ts';
 import { workloadOf } from './model-facts.ts';
 import type { OptionCost } from './objective.ts';
 import type { PlacementOption } from './options.ts';
@@ -59,7 +60,7 @@ const device_parts = 60;
 export function devicesTaken(option: PlacementOption, question: PlacementQuestion): number {
   const { offer } = option;
   const { count } = offer.devices;
-  if (option.nodes > 1) return option.nodes * count;
+  if (option.nodes > 1) return ownNodes(option) * count;
   const byCpus = (count * option.threads) / offer.cpus;
   return Math.max(option.device_count, byCpus, byHostMemory(option, question));
 }
@@ -214,11 +215,12 @@ function byWorkload(
   const types = deviceTypes(question);
   const type = deviceTypeIndex(option.offer, types);
   const { nodes_total, devices } = option.offer;
+  const own = ownNodes(option);
   const most = Math.min(
     4096,
-    Math.floor((counts?.[type] ?? types[type]!.count) / option.device_count),
+    Math.floor((counts?.[type] ?? types[type]!.count) / ((option.device_count / option.nodes) * own)),
     option.nodes > 1
-      ? Math.floor(nodes_total / option.nodes)
+      ? Math.floor(nodes_total / own)
       : nodes_total * Math.floor(devices.count / option.device_count),
   );
   const { rate_per_s } = workloadOf(option.model);

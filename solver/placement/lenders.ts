@@ -7,6 +7,8 @@ interface LentPart {
   engine: ResolvedEngine;
   devices: number;
   threads: number;
+  /** Nodes that are lent. */
+  nodes: number;
 }
 
 /**
@@ -17,12 +19,14 @@ interface LentPart {
  */
 export function lenderOf(
   { node_kinds }: Pick<PlacementQuestion, 'node_kinds'>,
-  { offer, engine, devices, threads }: LentPart,
+  { offer, engine, devices, threads, nodes }: LentPart,
 ): NodeKindOffer | undefined {
   return node_kinds
     .filter(
       (other) =>
         other.tier === 'scavenger' &&
+        other.nodes_total >= nodes &&
+        other.architecture === offer.architecture &&
         hasSameDevices(other, offer) &&
         other.devices.count >= devices &&
         other.cpus >= threads &&
@@ -40,6 +44,24 @@ function hasSameDevices({ devices: one }: NodeKindOffer, { devices: other }: Nod
     one.emulated === other.emulated &&
     one.emulated_step_ms === other.emulated_step_ms
   );
+}
+
+/** Of the nodes that a replica takes, those of its first job's kind, or of what that kind shares with others. */
+export function ownNodes({
+  offer,
+  nodes,
+  lender = offer,
+}: {
+  offer: NodeKindOffer;
+  nodes: number;
+  lender?: NodeKindOffer | undefined;
+}): number {
+  return lender === offer || isOnePool(offer, lender) ? nodes : 1;
+}
+
+/** Whether their nodes are the same ones, in part at least. */
+export function isOnePool({ pool }: NodeKindOffer, other: NodeKindOffer): boolean {
+  return pool !== undefined && pool.id === other.pool?.id;
 }
 
 /** For how long such a job asks; another takes its place when it ends. Undefined: no limit is asked for. */

@@ -7,6 +7,7 @@ import type { PlacementQuestion, Prediction } from '../../spec/plan.ts';
 import { slicesOfGpu } from '../catalog/mig.ts';
 import { onRealGpu } from './engine-choice.ts';
 import type { LatencyEstimator } from './latency-estimator.ts';
+import { ownNodes } from './lenders.ts';
 import { workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -163,7 +164,8 @@ function replicasRunning(
 }
 
 /** Replicas that could start without waiting, on idle nodes and in what is free of others; Infinity: nobody asked. */
-export function replicasAtOnce({ offer, device_count, nodes, threads }: PlacementOption): number {
+export function replicasAtOnce(option: PlacementOption): number {
+  const { offer, device_count, nodes, threads } = option;
   const { free, nodes_idle, devices, cpus } = offer;
   // One that takes several nodes has each of them for itself.
   const on = (room: { devices: number; cpus: number }): number => {
@@ -173,7 +175,7 @@ export function replicasAtOnce({ offer, device_count, nodes, threads }: Placemen
     );
     return nodes > 1 ? Math.min(1, parts) : parts;
   };
-  const whole = (parts: number): number => Math.floor(parts / nodes);
+  const whole = (parts: number): number => Math.floor(parts / ownNodes(option));
   if (free !== undefined) return whole(free.reduce((sum, group) => sum + group.nodes * on(group), 0));
   if (nodes_idle === undefined) return Number.POSITIVE_INFINITY;
   return whole(nodes_idle * on({ devices: devices.count, cpus }));

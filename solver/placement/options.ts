@@ -194,11 +194,13 @@ function optionWith(
       because: `cpu_threads asks for ${threads}; a node has ${offer.cpus} CPUs`,
       numbers: { engine, needed: threads, available: offer.cpus },
     };
-  const lender = spec.parallel.lenders && lenderOf(question, { offer, engine, devices: onNode, threads });
+  const lender =
+    spec.parallel.lenders &&
+    lenderOf(question, { offer, engine, devices: onNode, threads, nodes: nodes - 1 });
   if (spec.parallel.lenders !== undefined && lender === undefined)
     return {
       constraint: 'tier_asked',
-      because: `parallel.lenders asks for nodes of tier ${spec.parallel.lenders} with ${onNode} × ${devices.model} and ${threads} CPUs for the later stages, as these nodes have them; the site has none`,
+      because: `parallel.lenders asks for nodes of tier ${spec.parallel.lenders} with ${onNode} × ${devices.model} and ${threads} CPUs for the later stages, as these nodes have them; the site has no ${nodes - 1} of them`,
       numbers: { engine },
     };
   const reasons = [engineReason];

@@ -12,7 +12,7 @@ import {
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
-import { lentTime_s } from './lenders.ts';
+import { isOnePool, lentTime_s } from './lenders.ts';
 import {
   demandOf,
   isCrowded,
@@ -141,20 +141,24 @@ export class Packing {
 
   #hasNodes({ offer, nodes, lender }: PlacementOption): boolean {
     if (lender === undefined || lender === offer) return this.#nodesLeft(offer) >= nodes;
-    const isOnePool = offer.pool !== undefined && offer.pool.id === lender.pool?.id;
-    const first = isOnePool ? nodes : 1;
-    return this.#nodesLeft(offer) >= first && this.#nodesLeft(lender) >= nodes - 1;
+    const ofEach = this.#nodesLeft(offer) >= 1 && this.#nodesLeft(lender) >= nodes - 1;
+    return ofEach && (!isOnePool(offer, lender) || this.#leftOfPool(offer) >= nodes);
   }
 
   /** Of this kind, and of the pool it shares with others. */
-  #nodesLeft({ pool, ...offer }: NodeKindOffer): number {
-    const taken = (is: (other: NodeKindOffer) => boolean): number =>
-      this.#nodes.reduce((sum, node) => sum + nodesOfKind(node, is), 0);
-    const ofKind =
-      offer.nodes_total -
-      taken((other) => other.node_kind === offer.node_kind && other.devices === offer.devices);
-    if (pool === undefined) return ofKind;
-    return Math.min(ofKind, pool.nodes - taken((other) => other.pool?.id === pool.id));
+  #nodesLeft(offer: NodeKindOffer): number {
+    const isOfKind = (other: NodeKindOffer): boolean =>
+      other.node_kind === offer.node_kind && other.devices === offer.devices;
+    return Math.min(offer.nodes_total - this.#taken(isOfKind), this.#leftOfPool(offer));
+  }
+
+  #leftOfPool({ pool }: NodeKindOffer): number {
+    if (pool === undefined) return Number.POSITIVE_INFINITY;
+    return pool.nodes - this.#taken((other) => other.pool?.id === pool.id);
+  }
+
+  #taken(is: (kind: NodeKindOffer) => boolean): number {
+    return this.#nodes.reduce((sum, node) => sum + nodesOfKind(node, is), 0);
   }
 
   /**

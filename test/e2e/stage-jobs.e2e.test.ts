@@ -37,7 +37,7 @@ beforeEach(() => {
 
 const hpcserve = (...argv: string[]): Promise<CommandResult> => home.hpcserve(...argv);
 
-async function deploy(name: string, parallel: object, more: object = {}): Promise<void> {
+async function deploy(name: string, parallel: object, more: object = {}, slurm: object = {}): Promise<void> {
   const model = {
     name: 'cut',
     source: './toy.gguf',
@@ -52,7 +52,11 @@ async function deploy(name: string, parallel: object, more: object = {}): Promis
     ...more,
   };
   // Each job has a node for itself, so that one of them is preempted alone.
-  const file = home.write(`${name}.yaml`, { name, models: [model], slurm: { extra: ['--exclusive'] } });
+  const file = home.write(`${name}.yaml`, {
+    name,
+    models: [model],
+    slurm: { extra: ['--exclusive'], ...slurm },
+  });
   const { code, stdout, stderr } = await hpcserve('deploy', '--yes', file, '--json', '--timeout', '90s');
   expect(code, stderr + stdout).toBe(0);
   const { url, key } = JSON.parse(stdout.trim().split('\n').at(-1)!) as { url: string; key: string };
@@ -249,12 +253,20 @@ it('has its first stage on stable nodes, and is lent the second one by a node th
   const stopped = await hpcserve('stop', 'cut', '--yes');
   expect(stopped.code, stopped.stderr).toBe(0);
   const stable = { tier: 'stable', devices: { kind: 'gpu', node_kinds: ['gh200'] } };
-  await deploy('lent', { pipeline: 2, jobs: 2, lenders: 'scavenger' }, stable);
+  // Of both the second job has its own: its nodes allow four hours.
+  const slurm = { partition: 'gh200', time_limit: '06:00:00' };
+  await deploy('lent', { pipeline: 2, jobs: 2, lenders: 'scavenger' }, stable, slurm);
   expect(await answer()).toBe(expected);
   const [first, second] = (await jobsOf('lent')) as [Launch, Launch];
-  const argv = ['squeue', '--noheader', '--format=%P', `--jobs=${first.job_id},${second.job_id}`, '--sort=i'];
+  const argv = [
+    'squeue',
+    '--noheader',
+    '--format=%P %l',
+    `--jobs=${first.job_id},${second.job_id}`,
+    '--sort=i',
+  ];
   const { stdout } = await cluster.runAs('user', argv);
-  expect(stdout.trim().split(/\s+/)).toEqual(['gh200', 'scavenge']);
+  expect(stdout.trim().split(/\s+/)).toEqual(['gh200', '6:00:00', 'scavenge', '4:00:00']);
   expect(first.units[0]).toMatchObject({ stages: [{ stage: 0 }, { stage: 1, node: second.job!.nodes }] });
   expect(await answer(() => preempt(second))).toBe(expected);
   expect(await attempts()).toBe(1);

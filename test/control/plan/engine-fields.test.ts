@@ -47,6 +47,7 @@ const elsewhere: ReadonlySet<FieldName> = new Set([
   // Of the native engine alone.
   'weights',
   'parallel.jobs',
+  'parallel.lenders',
   'pools',
   'latency_sensitivity',
   'batch_invariant',
@@ -77,7 +78,7 @@ function lineOf(engine: ResolvedEngine, asked: object): CommandLine {
 
 test('every field is in the table, and nothing else is', () => {
   const split = {
-    parallel: ['tensor', 'pipeline', 'jobs'],
+    parallel: ['tensor', 'pipeline', 'jobs', 'lenders'],
     timeouts: Object.keys(modelSchema.shape.timeouts.parse({})),
   };
   // `total_s` has no default, so that it is not among the parsed ones.

@@ -48,6 +48,7 @@ async function other(takes: boolean, model: TestModel = {}): Promise<Asked[]> {
 async function ask(
   told: unknown,
   next: () => Promise<Asked[]>,
+  body: object = chat,
 ): Promise<{ answer: Response; asked: Asked[] }> {
   let asked: Asked[] = [];
   const away = givesAway(told);
@@ -57,10 +58,14 @@ async function ask(
         asked = there;
         away(request, response);
       }),
-    { node: 'first' },
+    { node: 'first', aliases: ['either'] },
   );
-  const answer = await shared.stage.post(path, chat);
+  const answer = await shared.stage.post(path, body);
   return { answer, asked };
+}
+
+async function begunOf(seed: number): Promise<Asked[]> {
+  return (await ask({ ...begun, seed }, () => other(true))).asked;
 }
 
 describe('what a replica had of an answer', () => {
@@ -70,6 +75,21 @@ describe('what a replica had of an answer', () => {
     const told = { ...chat, seed: 17, [continuation.continue]: begun.continue };
     expect(asked).toEqual([{ body: told, continues: true }]);
     expect(shared.stage.logged.join('\n')).toContain('a replica completes the answer of another');
+  });
+
+  it('is nothing to another model of the alias that was asked for', async () => {
+    const body = { ...chat, model: 'either' };
+    const { asked } = await ask(begun, () => other(true, { name: 'large', aliases: ['either'] }), body);
+    expect(asked).toEqual([{ body, continues: false }]);
+  });
+
+  it('has any seed that a client may have chosen', async () => {
+    expect((await begunOf(-1))[0]!.body.seed).toBe(-1);
+  });
+
+  it('is of no use to a stream, of which the client may have a part', async () => {
+    const asked = await ask(begun, () => other(true), { ...chat, stream: true });
+    expect(asked.asked.map(({ continues }) => continues)).toEqual([false]);
   });
 
   it('is left out where the next one does not complete it, which computes all of it', async () => {

@@ -100,10 +100,20 @@ describe('a replica over several jobs', () => {
     it('takes no more nodes of either kind than there are, nor of what they share', () => {
       const twice = { replicas: 2 };
       expect(place(asked([nodes(2), idle], twice)).unplaced).toEqual([]);
+      const one = place(asked([nodes(1), idle]));
+      expect([one.unplaced, one.search.status]).toEqual([[], 'optimal']);
       expect(place(asked([nodes(2), { ...idle, nodes_total: 1 }], twice)).unplaced).toEqual([
         { model: 'cut', replicas: 1 },
       ]);
       const pool = { id: 'all', nodes: 3 };
+      expect(
+        place(
+          asked([
+            { ...nodes(1), pool },
+            { ...idle, pool },
+          ]),
+        ).unplaced,
+      ).toEqual([]);
       expect(
         place(
           asked(

@@ -14,7 +14,7 @@ export interface ReplicaRow {
   pool?: 'prefill' | 'decode';
   error?: string;
   state: ModelState;
-  /** Another model has its device: this one waits in host memory and comes back with its next request. */
+  /** It waits in host memory, and comes back to its device with its next request. */
   off_device?: true;
   running: number;
   waiting: number;

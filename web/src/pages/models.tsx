@@ -182,7 +182,7 @@ function ReplicaState({ session, replica }: { session: SessionRow; replica: Repl
       </Badge>
       {replica.pool && <span class="quiet"> {replica.pool}</span>}
       {replica.off_device && (
-        <span class="quiet" title="Another model has its device; its next request brings it back">
+        <span class="quiet" title="Its next request brings it back to its device">
           {' '}
           in host memory
         </span>
