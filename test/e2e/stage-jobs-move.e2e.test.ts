@@ -137,9 +137,13 @@ it('gets half the stages over its two jobs while it answers, and as many again',
   expect(stdout).not.toContain('not as planned');
 }, 240_000);
 
-it('has those stages in the jobs that take the place of its own', async () => {
+it('leaves a job that is told to end, and has its stages again in the jobs that take the place of its own', async () => {
   const [first, second] = await parts();
   expect(await answer(() => end(second))).toBe(expected);
+  await untilStages([2, 0]);
+  const divide = async (): Promise<true | undefined> =>
+    (await hpcserve('move', 'cut', '--stages', '4')).code === 0 || undefined;
+  await eventually(divide, 'the job in its place to take stages', 60_000);
   const [, second2] = await untilStages([2, 2]);
   expect(second2.job_id).not.toBe(second.job_id);
   expect(await answer(() => end(first))).toBe(expected);
