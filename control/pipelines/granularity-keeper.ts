@@ -10,7 +10,7 @@ import { type MeasuredDemand, readDemand } from '../../spec/demand.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { type ModelSpec, stageBounds } from '../../spec/model-yaml.ts';
-import { defaultSlo, type PlacementQuestion } from '../../spec/plan.ts';
+import { defaultSlo, type PlacementQuestion, unitsOfJob } from '../../spec/plan.ts';
 import type { Observation } from '../reconcile/observe.ts';
 import type { Operations } from '../runner/operations.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
@@ -90,7 +90,7 @@ export class GranularityKeeper {
     });
     if (models.length === 0) return;
     const held = heldPipelines(state, observation);
-    this.#forgetOthers(state.name, held);
+    this.#forgetOthers(state, held);
     if (held.length === 0) return;
     const question = await this.#questionOf(state);
     for (const model of models) {
@@ -314,13 +314,17 @@ export class GranularityKeeper {
   }
 
   /** A pipeline that is gone, or was started again, begins anew. */
-  #forgetOthers(deployment: string, held: readonly HeldPipeline[]): void {
-    const units = new Set(held.map(({ unit }) => `${deployment} ${unit.unit}`));
-    for (const key of this.#watched.keys()) {
-      if (!key.startsWith(`${deployment} `) || units.has(key)) continue;
-      if (this.#watched.get(key)?.changing !== undefined) continue;
-      this.#watched.delete(key);
+  /** Behind a change agents may not agree yet on who has which stage: what came of it is not forgotten for that. */
+  #forgetOthers({ name, launches }: DeploymentState, held: readonly HeldPipeline[]): void {
+    const keysOf = (units: readonly { unit: string }[]): string[] =>
+      units.map(({ unit }) => `${name} ${unit}`);
+    const there = new Set(keysOf(held.map(({ unit }) => unit)));
+    const wanted = launches.filter(({ superseded }) => !superseded);
+    const planned = new Set(wanted.flatMap((launch) => keysOf(unitsOfJob(launch.planned))));
+    for (const [key, { changing }] of this.#watched) {
+      if (!key.startsWith(`${name} `) || there.has(key) || changing !== undefined) continue;
       this.#seen.delete(key);
+      if (!planned.has(key)) this.#watched.delete(key);
     }
   }
 
