@@ -496,7 +496,11 @@ export const deploymentSchema = deploymentShape
     for (const [index, model] of models.entries()) {
       const message = contradictsJobs(model, sites !== undefined);
       if (message !== undefined)
-        context.addIssue({ code: 'custom', message, path: ['models', index, 'parallel', 'jobs'] });
+        context.addIssue({
+          code: 'custom',
+          message,
+          path: ['models', index, 'parallel', model.parallel.jobs === undefined ? 'lenders' : 'jobs'],
+        });
       const wrong = contradictsPools(model, sites !== undefined);
       if (wrong !== undefined)
         context.addIssue({ code: 'custom', message: wrong.message, path: ['models', index, ...wrong.at] });

@@ -301,6 +301,11 @@ export function isLent({ part }: Pick<PlannedLaunch, 'part'>): boolean {
   return part?.lends_to.some(({ model }) => model.parallel.lenders !== undefined) ?? false;
 }
 
+/** It goes to nodes that are idle, where they are, and not to those that the model asks for; nobody renews it. */
+export function isOnIdleNodes(launch: Pick<PlannedLaunch, 'part' | 'scavenged'>): boolean {
+  return launch.scavenged !== undefined || isLent(launch);
+}
+
 export interface PlannedModel {
   /** See `plannedName`. */
   model: string;

@@ -83,15 +83,22 @@ export function expectationLines({ models }: DeploymentReport, width: number): s
 
 /** `2× A100 (emulated), tensor 2, on a100`. */
 function describePlanned({ planned }: UnitReport): string {
-  const { device_count, device_model, emulated, nodes, jobs, tensor, pipeline, node_kind } = planned;
+  const { device_count, device_model, emulated, tensor, pipeline } = planned;
   return [
     `${device_count}× ${device_model}${emulated ? ' (emulated)' : ''}`,
     ...(tensor > 1 ? [`tensor ${tensor}`] : []),
     ...(pipeline > 1 ? [`pipeline ${pipeline}`] : []),
-    nodes === undefined
-      ? `on ${node_kind}`
-      : `${jobs ? `in each of ${nodes} jobs on` : `on each of ${nodes} nodes of`} ${node_kind}`,
+    plannedPlace(planned),
   ].join(', ');
+}
+
+function plannedPlace({ nodes, jobs, lenders, node_kind }: UnitReport['planned']): string {
+  if (nodes === undefined) return `on ${node_kind}`;
+  if (!jobs) return `on each of ${nodes} nodes of ${node_kind}`;
+  const each = `in each of ${nodes} jobs`;
+  return lenders
+    ? `${each}, the first on ${node_kind}, the others on nodes of tier ${lenders}`
+    : `${each} on ${node_kind}`;
 }
 
 /** The node; with its kinds where the planned one is not among them. */

@@ -313,8 +313,10 @@ export class GranularityKeeper {
     return question;
   }
 
-  /** A pipeline that is gone, or was started again, begins anew. */
-  /** Behind a change agents may not agree yet on who has which stage: what came of it is not forgotten for that. */
+  /**
+   * Nothing is said of a pipeline that is not there, and one that is planned no more is forgotten. Behind a change
+   * agents may not agree yet on who has which stage: what came of it outlives that.
+   */
   #forgetOthers({ name, launches }: DeploymentState, held: readonly HeldPipeline[]): void {
     const keysOf = (units: readonly { unit: string }[]): string[] =>
       units.map(({ unit }) => `${name} ${unit}`);

@@ -26,6 +26,8 @@ export interface PlannedUnit {
   nodes?: number;
   /** Each of them is a job of its own. */
   jobs?: true;
+  /** Those of later stages are on nodes of this tier. */
+  lenders?: 'scavenger';
   tensor: number;
   pipeline: number;
   /** Compute threads, where it computes on CPUs. */
@@ -61,6 +63,8 @@ export function plannedUnit(launch: PlannedLaunch, unit: UnitSpec): PlannedUnit 
     threads: unit.threads,
   };
   if (launch.part !== undefined) planned.jobs = true;
+  const { lenders } = unit.model.parallel;
+  if (lenders !== undefined) planned.lenders = lenders;
   // It may begin at any number of stages, and has as many devices as it has stages.
   const { stages_min, stages_max } = stageBounds(unit.model);
   if (unit.stages && stages_min < stages_max) planned.device_count_min = 1;

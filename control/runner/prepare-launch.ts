@@ -5,7 +5,7 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../../spec/launch.ts';
-import { isLent, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
+import { isOnIdleNodes, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
 import { expandSitePath } from '../../spec/site-paths.ts';
 import { arrayTaskFolder, launchFiles } from '../../spec/state-layout.ts';
@@ -42,7 +42,7 @@ export function describeLaunch(
   const library = site.native.library_dir;
   const isOnCpu = device.kind === 'cpu' || device.emulated !== undefined;
   // It is not renewed, and has to go in time.
-  const onIdleNodes = planned.scavenged !== undefined || isLent(planned);
+  const onIdleNodes = isOnIdleNodes(planned);
   const signal_s = site.kind === 'slurm' ? slurmSettings(site).signal_s : 0;
   const launch: LaunchSpec = {
     format: 1,

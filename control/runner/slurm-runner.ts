@@ -19,7 +19,7 @@ import { atLeast } from '../../slurm/version.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { holderNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { SlurmOverrides } from '../../spec/model-yaml.ts';
-import { isLent, type PlannedLaunch } from '../../spec/plan.ts';
+import { isOnIdleNodes, type PlannedLaunch } from '../../spec/plan.ts';
 import { slurmSettings } from '../../spec/site.ts';
 import { expandSite, expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
@@ -321,7 +321,7 @@ export class SlurmRunner implements JobRunner {
       memory_mb_per_node: Math.ceil(planned.memory_bytes_per_node / 1024 ** 2),
       tier: launch.tier,
       time_min_s: planned.scavenged?.time_min_s,
-      time_limit_s: isElsewhere(planned) ? planned.time_limit_s : undefined,
+      time_limit_s: isOnIdleNodes(planned) ? planned.time_limit_s : undefined,
     };
   }
 
@@ -342,7 +342,7 @@ export class SlurmRunner implements JobRunner {
         installFolder(loaded, environment),
         ...pathsOfLaunches(launches),
       ],
-      overrides: overrides && isElsewhere(planned) ? whereverItIs(overrides) : overrides,
+      overrides: overrides && isOnIdleNodes(planned) ? whereverItIs(overrides) : overrides,
       locateOverrides: overrideSource,
     };
   }
@@ -368,11 +368,6 @@ function rendered(script: JobScript): RenderedScript {
 
 /** What tells one job from its like. */
 type OwnOfJob = 'job_name' | 'log_file' | 'working_folder' | 'launch_id';
-
-/** It goes to nodes that are idle, and not to those that the model asks for. */
-function isElsewhere(planned: PlannedLaunch): boolean {
-  return planned.scavenged !== undefined || isLent(planned);
-}
 
 /** What model.yaml says of where its jobs go is about the others; who pays and what is left out goes for all. */
 function whereverItIs({ account, exclude, extra, remove }: SlurmOverrides): SlurmOverrides {

@@ -33,7 +33,7 @@ export type AttemptResult =
       /** It was asked to answer at once, and its batch had no place. */
       full: boolean;
       /** What a native replica says that it cannot take now. */
-      refused: RefusedRequest | undefined;
+      refused?: RefusedRequest | undefined;
       /** Where the replica has brought what there is of the answer. */
       moved?: MovedAnswer | undefined;
       /** What there is of it, where it was to come whole. */

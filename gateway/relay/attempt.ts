@@ -1,7 +1,6 @@
 import type { HttpAnswerHead } from '../../host/http-answer-parser.ts';
 import { requestsAt } from '../../solver/routing/candidate.ts';
 import { durationsTaken } from '../../solver/routing/service-time.ts';
-import type { RefusedRequest } from '../../spec/device-view.ts';
 import { type BegunAnswer, headers, type MovedAnswer } from '../../spec/wire.ts';
 import { cacheScopeOf } from '../keys/cache-scope.ts';
 import type { Replica } from '../routing/replica.ts';
@@ -269,12 +268,10 @@ export class Attempt implements AnswerReceiver {
   #refused(
     refusal: ReplicaRefusal,
     error: ReplicaError,
-    told: Pick<AttemptResult & { kind: 'refused' }, 'moved' | 'begun'> & {
-      refused?: RefusedRequest | undefined;
-    },
+    told: Pick<AttemptResult & { kind: 'refused' }, 'refused' | 'moved' | 'begun'>,
   ): void {
     const full = this.#atOnce && error.status === 429;
-    this.#end({ kind: 'refused', refusal, error, full, refused: undefined, ...told });
+    this.#end({ kind: 'refused', refusal, error, full, ...told });
   }
 
   #end(result: AttemptResult): void {

@@ -182,7 +182,7 @@ export class ProxiedRequest {
         this.#streamEndedWith(result, this.#stream!);
         break;
       case 'refused':
-        this.#refused(attempt, result);
+        this.#refused(attempt.replica, result);
         break;
       case 'lost':
         this.#lost(attempt.replica, result);
@@ -251,7 +251,7 @@ export class ProxiedRequest {
     else this.#noneAnswered(reason);
   }
 
-  #refused({ replica }: Attempt, result: Result<'refused'>): void {
+  #refused(replica: Replica<SessionLink>, result: Result<'refused'>): void {
     const { refusal, error, full, refused, moved, begun } = result;
     if (error.status === 400 && this.#begunFor(replica)) {
       // What it does not complete, such as a prompt that became another one, it may compute.

@@ -200,7 +200,7 @@ function optionWith(
   if (spec.parallel.lenders !== undefined && lender === undefined)
     return {
       constraint: 'tier_asked',
-      because: `parallel.lenders asks for nodes of tier ${spec.parallel.lenders} with ${onNode} × ${devices.model} and ${threads} CPUs for the later stages, as these nodes have them; the site has no ${nodes - 1} of them`,
+      because: `parallel.lenders asks for ${nodes - 1} node(s) of tier ${spec.parallel.lenders} with ${onNode} × ${devices.model} and ${threads} CPUs for the later stages; the site offers fewer`,
       numbers: { engine },
     };
   const reasons = [engineReason];

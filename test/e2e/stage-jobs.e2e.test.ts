@@ -267,6 +267,8 @@ it('has its first stage on stable nodes, and is lent the second one by a node th
   ];
   const { stdout } = await cluster.runAs('user', argv);
   expect(stdout.trim().split(/\s+/)).toEqual(['gh200', '6:00:00', 'scavenge', '4:00:00']);
+  const told = (await hpcserve('status', 'lent')).stdout.replace(/\s+/g, ' ');
+  expect(told).toContain('the first on gh200, the others on nodes of tier scavenger');
   expect(first.units[0]).toMatchObject({ stages: [{ stage: 0 }, { stage: 1, node: second.job!.nodes }] });
   expect(await answer(() => preempt(second))).toBe(expected);
   expect(await attempts()).toBe(1);

@@ -124,11 +124,12 @@ function extension(generation: Generation, request: GenerationRequest) {
 /** What another replica makes the whole answer of; undefined where nothing of it is there. */
 function begunAnswer(
   generation: Generation,
-  { parameters, rendered_ms }: GenerationRequest,
-  { id, choices }: AnswerKind<ChoiceDelta>,
-  created: number,
+  request: GenerationRequest,
+  kind: AnswerKind<ChoiceDelta>,
 ): BegunAnswer | undefined {
-  const begun = choices.map((choice) => ({ token_ids: choice.token_ids.slice() }));
+  const { parameters, rendered_ms } = request;
+  const { id, created } = base(kind, kind.object, request);
+  const begun = kind.choices.map((choice) => ({ token_ids: choice.token_ids.slice() }));
   const tokens = begun.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
   if (tokens === 0 || tokens > begun_tokens_max) return undefined;
   const { prompt_digest, prompt_tokens } = generation;
@@ -187,9 +188,8 @@ class WholeAnswer<D extends ChoiceDelta> implements GenerationListener {
     const { response, headers: fields } = this.#context;
     const request = this.#request;
     const givesAway = error.code === 'E_REQUEST_MOVED' || error.code === 'E_WORKER_DRAINING';
-    const { created } = base(this.#kind, this.#kind.object, request);
     const begun =
-      givesAway && request.movable ? begunAnswer(this.generation, request, this.#kind, created) : undefined;
+      givesAway && request.movable ? begunAnswer(this.generation, request, this.#kind) : undefined;
     replyError(response, error, fields, begun);
   }
 }

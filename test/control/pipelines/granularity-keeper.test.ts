@@ -391,6 +391,11 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     const [told] = readGranularityFile(place.store.layout);
     expect(told).toMatchObject({ stages: 2, last: { from: 2, to: 4 } });
     expect(told!.last!.refused).toContain('E_GATEWAY_UNREACHABLE');
+    // Agents that do not agree on who has which stage: it is not there for a look.
+    await keeper.look(state, { ...seen(state), launches: new Map() });
+    expect(heldPipelines(state, { ...seen(state), launches: new Map() })).toEqual([]);
+    await look(1);
+    expect(readGranularityFile(place.store.layout)).toMatchObject([{ last: { from: 2, to: 4 } }]);
     // A minute after the first refusal, two after the second.
     await look(40);
     expect(events).toHaveLength(2);

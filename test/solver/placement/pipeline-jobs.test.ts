@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { checkPlacement } from '../../../solver/placement/check.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { stagesPerNode } from '../../../spec/launch.ts';
-import { modelSchema } from '../../../spec/model-yaml.ts';
+import { deploymentSchema } from '../../../spec/model-yaml.ts';
 import { type NodeKindOffer, type Placement, unitsOfJob } from '../../../spec/plan.ts';
 import { ask, cpus, gguf } from './support.ts';
 
@@ -128,8 +128,10 @@ describe('a replica over several jobs', () => {
     });
 
     it('is said with jobs alone', () => {
-      const answer = modelSchema.safeParse({ name: 'cut', source: 'x', parallel: { lenders: 'idle' } });
-      expect(answer.success).toBe(false);
+      const models = [{ name: 'cut', source: 'x', parallel: { lenders: 'scavenger' } }];
+      const { error } = deploymentSchema.safeParse({ name: 'cut', models });
+      const path = ['models', 0, 'parallel', 'lenders'];
+      expect(error?.issues).toMatchObject([{ path, message: expect.stringContaining('say jobs') }]);
     });
   });
 
