@@ -9,6 +9,8 @@ import { poolNames } from './model-pools.ts';
 import { engineNames, modelSchema } from './model-yaml.ts';
 import { sharingSchema } from './sharing-settings.ts';
 
+const deviceKindSchema = z.enum(['cpu', 'gpu', 'mig']);
+
 export const unitSchema = z.strictObject({
   /** Unique in the deployment: `<model>-<replica>` made safe for file names. */
   unit: z.string(),
@@ -26,7 +28,9 @@ export const unitSchema = z.strictObject({
   model: modelSchema,
   /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */
   pool: z.enum(poolNames).optional(),
-  device_kind: z.enum(['cpu', 'gpu', 'mig']),
+  device_kind: deviceKindSchema,
+  /** Of each of its nodes, where devices of some are of another kind; absent: all are of `device_kind`. */
+  node_device_kinds: z.array(deviceKindSchema).min(2).optional(),
   /** Devices it takes on its node; native units of one device share a device worker. */
   device_count: z.int().min(0),
   /**
@@ -97,6 +101,11 @@ export type UnitSpec = z.infer<typeof unitSchema>;
  */
 export function stagesPerNode({ model, stages = [], nodes = 1, device_count }: UnitSpec): number {
   return model.parallel.jobs === undefined ? device_count : Math.ceil(stages.length / nodes);
+}
+
+/** Of the devices that a unit has on one of its nodes, as that counts itself. */
+export function deviceKindOn(unit: UnitSpec, node_index: number): UnitSpec['device_kind'] {
+  return unit.node_device_kinds?.[node_index - unit.node_index] ?? unit.device_kind;
 }
 
 /** Sequences that a unit computes at once, as far as the plan knows. */

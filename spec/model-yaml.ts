@@ -86,7 +86,7 @@ const parallelSchema = z.strictObject({
     .enum(['scavenger'])
     .optional()
     .describe(
-      'With jobs: those of later stages run on nodes of this tier, with devices like those of the first one. When one of them is taken away the others keep their weights and KV, and while it is away the replica computes with fewer stages where parallel.pipeline lets it and they fit, and waits where not. Default: nodes like those of the first job.',
+      'With jobs: those of later stages run on nodes of this tier: with devices like those of the first one where there are such, else with others that devices.kind and devices.models allow, and a share of the layers that suits their speed and memory. When one of them is taken away the others keep their weights and KV, and while it is away the replica computes with fewer stages where they fit, and waits where not. Default: nodes like those of the first job.',
     ),
 });
 

@@ -3,7 +3,7 @@ import { stageOperatorsOf } from '../../solver/refactoring/block-layout.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
 import { type DeviceOfNode, layoutsWithout } from '../../solver/refactoring/leaving-node.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { LaunchSpec, UnitSpec } from '../../spec/launch.ts';
+import { deviceKindOn, type LaunchSpec, type UnitSpec } from '../../spec/launch.ts';
 import type { RefactorOutcome, RefactorRequest, RefactorStage } from '../../spec/refactor.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { GroupUnit } from './assign-devices.ts';
@@ -159,7 +159,7 @@ export class PipelineRefactorings {
       .flatMap((node_index) =>
         Array.from({ length: launched.device_count }, (_, at) => ({
           node_index,
-          device: `${launched.device_kind} ${launched.first_device + at}`,
+          device: `${deviceKindOn(launched, node_index)} ${launched.first_device + at}`,
         })),
       )
       .filter(({ node_index, device }) => !used.has(`${node_index} ${device}`));

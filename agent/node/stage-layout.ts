@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { z } from 'zod';
 import { readJsonIfThere, writeFileAtomically } from '../../host/whole-file.ts';
-import { type LaunchSpec, stagesPerNode, type UnitSpec } from '../../spec/launch.ts';
+import { deviceKindOn, type LaunchSpec, stagesPerNode, type UnitSpec } from '../../spec/launch.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
 import type { GroupUnit, UnitGroup } from './assign-devices.ts';
 import type { AgentLog } from './log.ts';
@@ -120,13 +120,13 @@ export function plannedNodes(unit: UnitSpec): number[] {
 
 /** The layout of a unit that has not changed. */
 export function plannedLayout(unit: UnitSpec): StageLayout {
-  const { stages = [], stage_devices, device_kind, first_device } = unit;
+  const { stages = [], stage_devices, first_device } = unit;
   const nodes = plannedNodes(unit);
   return {
     ring: 0,
     stages: stages.map((cut, stage) => ({
       node_index: nodes[stage]!,
-      device: `${device_kind} ${first_device + (stage_devices?.[stage] ?? stage % stagesPerNode(unit))}`,
+      device: `${deviceKindOn(unit, nodes[stage]!)} ${first_device + (stage_devices?.[stage] ?? stage % stagesPerNode(unit))}`,
       ...cut,
     })),
   };

@@ -3,7 +3,7 @@ import { deviceOf, type KindStages, stagesOnKind } from '../../solver/placement/
 import type { StagePlan } from '../../solver/placement/stage-plan.ts';
 import { cv_assumed } from '../../solver/placement/stage-sharing.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { concurrencyOf } from '../../spec/launch.ts';
+import { concurrencyOf, stagesPerNode } from '../../spec/launch.ts';
 import type { PlacementQuestion } from '../../spec/plan.ts';
 import { type RefactorOutcome, type RefactorStage, refactor_ms_max } from '../../spec/refactor.ts';
 import { GatewayAdmin } from '../gateway/admin.ts';
@@ -37,7 +37,7 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
   const model = question.models.find(({ spec }) => spec.name === unit.model.name);
   const offer = question.node_kinds.find((each) => each.node_kind === node_kind);
   if (!model || !offer) return undefined;
-  return {
+  const of: KindStages = {
     model,
     offer,
     device: deviceOf(offer),
@@ -49,6 +49,12 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
     device_bytes: unit.memory?.device_bytes ?? offer.devices.memory_bytes,
     from: pipeline.stages,
   };
+  if (!pipeline.lent) return of;
+  const { node_kind: lender, device_bytes } = pipeline.lent;
+  const other = question.node_kinds.find((each) => each.node_kind === lender);
+  if (!other) return undefined;
+  const stages = unit.stages!.length - stagesPerNode(unit);
+  return { ...of, last: { stages, offer: other, device: deviceOf(other), device_bytes } };
 }
 
 /**
@@ -80,8 +86,16 @@ export function planChange(
     const have = jobs === undefined ? 'its job has' : `its ${jobs} jobs have`;
     throw impossible(`${have} ${devices.length} ${devices.length === 1 ? 'device' : 'devices'} for it`);
   }
+  const planned = unit.stages!.length;
+  if (pipeline.lent && stages !== planned)
+    throw impossible(
+      `its first job has other devices than those that lend it stages (${pipeline.lent.model}): it is planned as ${planned} stages on them`,
+    );
   const of = kindStagesOf(pipeline, question);
-  if (!of) throw impossible(`the site offers no nodes of kind ${pipeline.node_kind} any more`);
+  if (!of) {
+    const kinds = [pipeline.node_kind, ...(pipeline.lent ? [pipeline.lent.node_kind] : [])];
+    throw impossible(`the site offers no nodes of kind ${kinds.join(', or of kind ')} any more`);
+  }
   const plan = stagesOnKind(of, stages, question.settings, measuredOf(of, pipeline));
   if (!plan.feasible) throw impossible(plan.because);
   const stage_bytes = plan.shares.map(({ weight_bytes }) => weight_bytes);

@@ -6,6 +6,7 @@ import {
   type LivePipeline,
   liveQuestion,
 } from '../../solver/granularity/live-question.ts';
+import { cv_assumed } from '../../solver/placement/stage-sharing.ts';
 import { type MeasuredDemand, readDemand } from '../../spec/demand.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
@@ -40,6 +41,8 @@ interface Watched {
   refusals: number;
   /** When nodes last had a stage of it. */
   hosted: Map<string, number>;
+  /** A job of a pipeline with one number of stages is not there, and its stages are on other devices meanwhile. */
+  isShort?: boolean;
 }
 
 interface WantedChange {
@@ -59,8 +62,9 @@ interface WatchedAnswers {
 /**
  * Gives pipelines as many stages as their load asks for, between the bounds of model.yaml: looks at arrivals as
  * gateways measure them, lets `solver/granularity` decide, and has the coordinator's agent change the pipeline while
- * it answers. A change takes its time and holds up nobody: one at a time for each pipeline, beside the rounds of the
- * keeper.
+ * it answers. Where model.yaml gives one number, a pipeline has fewer while a job of it is away, and gets that number
+ * again once it is back. A change takes its time and holds up nobody: one at a time for each pipeline, beside the
+ * rounds of the keeper.
  */
 export class GranularityKeeper {
   readonly #operations: Operations;
@@ -84,18 +88,20 @@ export class GranularityKeeper {
 
   /** Decides for the pipelines of one deployment, and begins what is to be changed. */
   async look(state: DeploymentState, observation: Observation): Promise<void> {
-    const models = state.spec.models.filter((model) => {
-      const { stages_min, stages_max } = stageBounds(model);
-      return stages_min < stages_max;
-    });
-    if (models.length === 0) return;
+    const { models } = state.spec;
+    if (models.every((model) => stageBounds(model).stages_max === 1)) return;
     const held = heldPipelines(state, observation);
     this.#forgetOthers(state, held);
     if (held.length === 0) return;
-    const question = await this.#questionOf(state);
     for (const model of models) {
       const own = held.filter(({ unit }) => unit.model.name === model.name);
       if (own.length === 0) continue;
+      const { stages_min, stages_max } = stageBounds(model);
+      if (stages_min === stages_max) {
+        for (const pipeline of own) await this.#restore(state, pipeline);
+        continue;
+      }
+      const question = await this.#questionOf(state);
       const demands = this.#demandsOf(model);
       const stalls = this.#stallsOf(state.name, model.name, own, demands);
       for (const pipeline of own)
@@ -119,12 +125,7 @@ export class GranularityKeeper {
     const { now_ms } = this.#operations;
     const now = now_ms();
     const key = `${state.name} ${held.unit.unit}`;
-    const watched: Watched = this.#watched.get(key) ?? {
-      retry_at_ms: 0,
-      refusals: 0,
-      hosted: new Map(),
-    };
-    this.#watched.set(key, watched);
+    const watched = this.#watch(key);
     const pipeline = withHosted(held, watched.hosted, now);
     const live = this.#liveOf(pipeline, model, question);
     const { replicas, demands, stalls } = of;
@@ -164,6 +165,26 @@ export class GranularityKeeper {
     if (congested !== undefined) seen.congested_stage = congested.stage;
     if (asked.stalled) seen.stalled_ms = stalls.now!.began_ms;
     this.#seen.set(key, seen);
+  }
+
+  #watch(key: string): Watched {
+    const watched = this.#watched.get(key) ?? { retry_at_ms: 0, refusals: 0, hosted: new Map() };
+    this.#watched.set(key, watched);
+    return watched;
+  }
+
+  /** Who asked for fewer stages by hand, while all of its jobs were there, keeps them. */
+  async #restore(state: DeploymentState, pipeline: HeldPipeline): Promise<void> {
+    if (pipeline.unit.model.parallel.jobs === undefined) return;
+    const watched = this.#watch(`${state.name} ${pipeline.unit.unit}`);
+    const to = pipeline.unit.stages!.length;
+    if (pipeline.stages.length >= to) delete watched.isShort;
+    else if (!pipeline.isWhole) watched.isShort = true;
+    else if (watched.isShort && !watched.changing && this.#operations.now_ms() >= watched.retry_at_ms) {
+      const because = `model.yaml asks for ${to}, and all of its jobs are there again`;
+      const question = await this.#questionOf(state);
+      this.#begin(state, pipeline, { to, because, cv: cv_assumed }, question, watched);
+    }
   }
 
   #begin(

@@ -1,10 +1,16 @@
 /** Pipelines of the native engine that serve: where their stages are, and which devices they may use besides. */
 import type { StageQueue } from '../../solver/granularity/congested-stages.ts';
-import { devicesForStages, type StageDevice, type StageStarts } from '../../solver/placement/stage-layout.ts';
+import {
+  devicesForStages,
+  type LaidStages,
+  type StageDevice,
+  type StageStarts,
+} from '../../solver/placement/stage-layout.ts';
 import type { StageCut } from '../../solver/placement/stage-plan.ts';
 import type { AgentState } from '../../spec/agent-state.ts';
 import type { StageTime } from '../../spec/engine-contract.ts';
-import type { UnitSpec } from '../../spec/launch.ts';
+import { deviceKindOn, type UnitSpec } from '../../spec/launch.ts';
+import type { PlannedLaunch } from '../../spec/plan.ts';
 import type { RefactorStage } from '../../spec/refactor.ts';
 import { isLive, type LaunchObservation, type Observation } from '../reconcile/observe.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
@@ -31,6 +37,17 @@ export interface HeldPipeline {
   queues?: readonly StageQueue[];
   /** Several of its jobs are there: a device of that node is no place that can be named. */
   shared_node?: string | undefined;
+  /** The agents of all its nodes are there and have loaded what they have of it. */
+  isWhole: boolean;
+  /** Its later stages are in jobs whose devices are of another kind than those of the first; absent: all are alike. */
+  lent?: LentDevices;
+}
+
+/** What each job has for a pipeline whose later stages it has. */
+export interface LentDevices {
+  node_kind: string;
+  model: string;
+  device_bytes: number;
 }
 
 /** Of pipelines that serve now; others cannot be told anything. */
@@ -43,10 +60,34 @@ export function heldPipelines(state: DeploymentState, { launches }: Observation)
       const agents = planned.part ? agentsOfGroup(planned.part.group, wanted, launches) : seen.agents;
       const held = heldBy(unit, seen, agents);
       if (!held) return [];
-      const pipeline = { launch_id, unit, node_kind: planned.node_kind, ...held };
-      return [{ ...pipeline, devices: withOthers(pipeline, agents) }];
+      const pipeline: HeldPipeline = { launch_id, unit, node_kind: planned.node_kind, ...held };
+      pipeline.devices = withOthers(pipeline, agents);
+      const lent = planned.part && lentDevices(planned, planned.part.group, wanted);
+      if (lent) pipeline.lent = lent;
+      return [pipeline];
     });
   });
+}
+
+/** Of the jobs of the later stages of a pipeline, if these are not like the first one's. */
+function lentDevices(
+  { devices_per_node: own }: PlannedLaunch,
+  group: string,
+  wanted: readonly LaunchRecord[],
+): LentDevices | undefined {
+  const later = wanted.find(
+    (launch) => isOfGroup(launch, group) && launch.planned.part!.lends_to.length > 0,
+  )?.planned;
+  if (!later) return undefined;
+  const { kind, model, memory_bytes, emulated } = later.devices_per_node;
+  const isAlike =
+    kind === own.kind &&
+    model === own.model &&
+    memory_bytes === own.memory_bytes &&
+    emulated === own.emulated;
+  if (isAlike) return undefined;
+  const device_bytes = later.part!.lends_to[0]!.memory?.device_bytes ?? memory_bytes;
+  return { node_kind: later.node_kind, model, device_bytes };
 }
 
 /** With the models that others have on each device, whole or a stage of them. */
@@ -93,7 +134,9 @@ function heldBy(
   unit: UnitSpec,
   { units }: LaunchObservation,
   agents: readonly AgentState[],
-): Pick<HeldPipeline, 'session_id' | 'stages' | 'devices' | 'shared_node' | 'queues'> | undefined {
+):
+  | Pick<HeldPipeline, 'session_id' | 'stages' | 'devices' | 'shared_node' | 'isWhole' | 'queues'>
+  | undefined {
   const status = units.find((each) => each.unit === unit.unit);
   if (status?.state !== 'serving' || !status.stages) return undefined;
   const session = agents
@@ -115,6 +158,7 @@ function heldBy(
   const held: ReturnType<typeof heldBy> = {
     shared_node: nodes.find((node, at) => nodes.indexOf(node) !== at),
     session_id: session.session_id,
+    isWhole: agents.length >= (unit.nodes ?? 1) && agents.every(({ phase }) => phase === 'serving'),
     stages: stages.map(({ begin, end }) => ({ begin, end })),
     devices: [
       ...used,
@@ -138,10 +182,11 @@ function queuesOf(told: readonly StageTime[], stages: readonly StageCut[]): Stag
 
 /** Devices that the job has, or the jobs have, for a unit on its nodes, as far as agents speak of them. */
 function placesOf(unit: UnitSpec, agents: readonly AgentState[]): DevicePlace[] {
-  const { device_kind, node_index, nodes = 1, first_device, device_count } = unit;
+  const { node_index: first, nodes = 1, first_device, device_count } = unit;
   return agents
-    .filter((agent) => agent.node_index >= node_index && agent.node_index < node_index + nodes)
-    .flatMap(({ node, devices }) => {
+    .filter(({ node_index }) => node_index >= first && node_index < first + nodes)
+    .flatMap(({ node, node_index, devices }) => {
+      const device_kind = deviceKindOn(unit, node_index);
       const there = devices.filter(({ kind }) => kind === device_kind).length;
       const last = Math.min(there, first_device + device_count);
       return Array.from({ length: Math.max(0, last - first_device) }, (_, at) => ({
@@ -167,14 +212,14 @@ export function withHosted(
 
 /**
  * The stages of another cut on the devices of a pipeline, and for those that start anew why where they do; undefined
- * where devices are too few.
+ * where devices are too few. Where these are of two kinds, it is cut for them in the order of its jobs.
  */
 export function refactorStages(
-  { devices }: Pick<HeldPipeline, 'devices'>,
+  { devices, lent }: Pick<HeldPipeline, 'devices' | 'lent'>,
   cuts: readonly StageCut[],
   starts: StageStarts,
 ): { stages: RefactorStage[]; starts: string[] } | undefined {
-  const laid = devicesForStages(cuts, devices, starts);
+  const laid = lent ? inOrder(cuts, devices) : devicesForStages(cuts, devices, starts);
   if (!laid) return undefined;
   const stages = laid.devices.map(({ device, node }, stage) => {
     const { begin, end } = cuts[stage]!;
@@ -184,4 +229,15 @@ export function refactorStages(
     return { device, node, first_block, blocks: next_block - first_block };
   });
   return { stages, starts: laid.because.map(({ stage, because }) => `stage ${stage}: ${because}`) };
+}
+
+function inOrder(
+  cuts: readonly StageCut[],
+  devices: HeldPipeline['devices'],
+): LaidStages<DevicePlace> | undefined {
+  if (devices.length < cuts.length) return undefined;
+  // Those that are not used now come behind the others, whichever job has them.
+  const nodes = [...new Set(devices.map(({ node }) => node))];
+  const ordered = nodes.flatMap((node) => devices.filter((each) => each.node === node));
+  return { devices: cuts.map((_, stage) => ordered[stage]!.device), because: [] };
 }

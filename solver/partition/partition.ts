@@ -41,6 +41,10 @@ export interface PartitionQuestion {
   cuts?: readonly number[];
   /** Of these cuts, the ones that there must be; absent: none. */
   keep?: readonly number[];
+  /** Computation and loading of no stage take longer; absent: as long as they do. */
+  stage_s_max?: number;
+  /** Stages of a kind of device lie before those of the next kind; absent: in any order. */
+  in_order?: boolean;
 }
 
 export const boundary_share_default = 0.1;
@@ -203,8 +207,11 @@ class CutSearch {
   #extend(state: number, left: number): void {
     const width = this.#positions.length;
     const { compute_s, cycles, memory_bytes, cut_share } = this.#at;
+    const taken_max = (this.#question.stage_s_max ?? Number.POSITIVE_INFINITY) / this.#cycle_s;
     for (const [kind, stride] of this.#strides.entries()) {
       if (this.#countOf(state, kind, stride) === this.#usable[kind]) continue;
+      // Strides grow: the state has devices of a later kind where it is past the last state of this one.
+      if (this.#question.in_order === true && state >= stride * (this.#usable[kind]! + 1)) continue;
       const device = this.#question.devices[kind]!;
       for (let begin = 0; begin < width - 1 - left; begin++) {
         const cell = state * width + begin;
@@ -215,7 +222,9 @@ class CutSearch {
         for (let end = left === 0 ? width - 1 : begin + 1; end <= last; end++) {
           if (memory_bytes[end]! - memory_bytes[begin]! > device.memory_bytes) break;
           const stage_s = (compute_s[end]! - compute_s[begin]!) / device.speed;
-          const off = Math.abs(stage_s / this.#cycle_s + cycles[end]! - cycles[begin]! - 1);
+          const taken = stage_s / this.#cycle_s + cycles[end]! - cycles[begin]!;
+          if (taken > taken_max) break;
+          const off = Math.abs(taken - 1);
           const target = (state + stride) * width + end;
           const sum = before + off + cut_share[end]!;
           if (!this.#isBetter(sum, Math.max(slowest_s, stage_s), target)) continue;

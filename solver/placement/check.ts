@@ -2,9 +2,18 @@
  * Holds a finished placement against the question, from the rules alone: it shares no code with what made
  * the placement. Every plan passes here before it is shown.
  */
+import type { UnitSpec } from '../../spec/launch.ts';
 import { plannedNameOf } from '../../spec/model-pools.ts';
 import { stageBounds } from '../../spec/model-yaml.ts';
-import { type Placement, type PlacementQuestion, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
+import {
+  type NodeKindOffer,
+  type PipelinePart,
+  type Placement,
+  type PlacementModel,
+  type PlacementQuestion,
+  type PlannedLaunch,
+  unitsOfJob,
+} from '../../spec/plan.ts';
 import { canSleep } from '../../spec/sleeping-engine.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 
@@ -107,13 +116,7 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     if (model.pool !== undefined && onGpu(offer))
       faults.push(`${unit.unit} is of a pool, and its KV cannot be sent`);
     if (offer.engines[unit.engine]?.available !== true) faults.push(`${unit.engine} does not run here`);
-    const { lenders } = model.spec.parallel;
-    const isLent = lenders !== undefined && (launch.part?.node_index ?? 0) > 0;
-    const tier = isLent ? lenders : model.spec.tier;
-    if (tier !== 'any' && tier !== launch.tier) faults.push(`${unit.unit} asked for tier ${tier}`);
-    const kinds = isLent ? [] : model.spec.devices.node_kinds;
-    if (kinds.length > 0 && !kinds.includes(launch.node_kind))
-      faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
+    faults.push(...placeFaults(launch, unit, model, offer));
     const { tensor } = model.spec.parallel;
     const { stages_min, stages_max } = stageBounds(model.spec);
     const degree = tensor === 'auto' ? unit.tensor : tensor;
@@ -139,7 +142,9 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
     if (weights === 'streamed' && (arena_bytes === 0 || unit.engine !== 'native'))
       faults.push(`${unit.unit} has no arena for its weights`);
     const lying_bytes = arena_bytes > 0 ? (unit.memory?.resident_bytes ?? 0) : unit.weight_bytes;
-    const bytes = (lying_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
+    const evenly_bytes = (lying_bytes + kv_bytes) / (unit.tensor * unit.pipeline);
+    const bytes =
+      launch.part === undefined ? evenly_bytes : layersHere_bytes(launch.part, unit, model, kv_bytes);
     for (let device = unit.first_device; device < unit.first_device + unit.device_count; device++) {
       if (device >= offer.devices.count)
         faults.push(`${unit.unit} takes device ${device} of ${offer.devices.count}`);
@@ -154,7 +159,52 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
   return [...faults, ...sharingFaults(taken, offer.devices.memory_bytes)];
 }
 
-function onGpu({ devices }: PlacementQuestion['node_kinds'][number]): boolean {
+/** In what its nodes are not those that the model asks for. */
+function placeFaults(
+  launch: PlannedLaunch,
+  unit: UnitSpec,
+  { spec }: PlacementModel,
+  { devices }: NodeKindOffer,
+): string[] {
+  const faults: string[] = [];
+  const { lenders } = spec.parallel;
+  const isLent = lenders !== undefined && (launch.part?.node_index ?? 0) > 0;
+  const tier = isLent ? lenders : spec.tier;
+  if (tier !== 'any' && tier !== launch.tier) faults.push(`${unit.unit} asked for tier ${tier}`);
+  const { kind } = spec.devices;
+  if (kind !== 'any' && (kind === 'cpu') !== (devices.kind === 'cpu'))
+    faults.push(`${unit.unit} asked for devices of kind ${kind}`);
+  if (unit.device_kind !== devices.kind)
+    faults.push(`${unit.unit} is to have devices of kind ${unit.device_kind}`);
+  const kinds = isLent ? [] : spec.devices.node_kinds;
+  if (kinds.length > 0 && !kinds.includes(launch.node_kind))
+    faults.push(`${unit.unit} asked for ${kinds.join(', ')}`);
+  return faults;
+}
+
+/** What the layers whose stages a job has take of each of its devices at least: the embedding and the head aside. */
+function layersHere_bytes(
+  { node_index, jobs }: PipelinePart,
+  { stages = [], weight_bytes }: UnitSpec,
+  { summary }: PlacementModel,
+  kv_bytes: number,
+): number {
+  const n_layer = summary?.n_layer ?? stages.length;
+  const weights = (layer: number): number =>
+    summary === undefined ? weight_bytes / n_layer : (summary.weight_bytes_of.layers[layer] ?? 0);
+  const onNode = Math.ceil(stages.length / jobs);
+  const here = stages.slice(node_index * onNode, (node_index + 1) * onNode);
+  const bytes = here.map(({ begin, end }) => {
+    let sum = 0;
+    // Attention of layer l is operator 1 + 2l.
+    for (let layer = Math.floor(begin / 2); 1 + 2 * layer < end; layer++)
+      sum += weights(layer) + kv_bytes / n_layer;
+    return sum;
+  });
+  return Math.max(0, ...bytes);
+}
+
+function onGpu({ devices }: NodeKindOffer): boolean {
   return devices.kind !== 'cpu' && devices.emulated === undefined;
 }
 

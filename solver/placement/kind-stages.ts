@@ -1,11 +1,13 @@
 /**
- * Stages of a replica of the native engine on devices of one kind of node: for a plan, and for a pipeline that runs.
+ * Stages of a replica of the native engine on devices of one kind of node, or the last ones on those of another kind:
+ * for a plan, and for a pipeline that runs.
  */
 import type { EngineSeen, NodeKindOffer, PlacementModel, PlacementSettings } from '../../spec/plan.ts';
 import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
-import type { NoPartition } from '../partition/partition.ts';
+import type { NoPartition, StageDevices } from '../partition/partition.ts';
 import { shapeOf, workloadOf } from './model-facts.ts';
+import { relativeSpeed } from './stage-operators.ts';
 import { planStages, type StageCut, type StagePlan, type StagePlanQuestion } from './stage-plan.ts';
 
 export interface KindStages {
@@ -23,6 +25,8 @@ export interface KindStages {
   device_bytes: number;
   /** Stages of the pipeline that runs; absent: there is none. */
   from?: readonly StageCut[];
+  /** Devices of another kind, which so many of the last stages are on; absent: all are alike. */
+  last?: { stages: number; offer: NodeKindOffer; device: DeviceSpec; device_bytes: number };
 }
 
 export function stagesOnKind(
@@ -32,8 +36,19 @@ export function stagesOnKind(
   seen?: EngineSeen['stages'],
 ): StagePlan | NoPartition {
   const { input_tokens, output_tokens } = workloadOf(of.model);
-  const { model: kind } = of.offer.devices;
-  const asked: StagePlanQuestion = {
+  const { last } = of;
+  const on = (
+    { devices }: NodeKindOffer,
+    count: number,
+    device_bytes: number,
+    speed: number,
+  ): StageDevices => ({
+    kind: devices.model,
+    count,
+    memory_bytes: device_bytes - settings.margin_fixed_bytes,
+    speed,
+  });
+  const operators = {
     model: of.model,
     shape: shapeOf(of.model),
     device: of.device,
@@ -41,15 +56,35 @@ export function stagesOnKind(
     weight_bytes: of.weight_bytes,
     rows: of.rows ?? Math.max(1, Math.round(of.max_sequences / stages)),
     context_tokens: Math.round(input_tokens + output_tokens / 2),
-    seen,
+  };
+  const first = stages - (last?.stages ?? 0);
+  const devices = [on(of.offer, first, of.device_bytes, 1)];
+  let times = seen;
+  if (last) {
+    const speed = relativeSpeed(operators, last.device, stages);
+    devices.push(on(last.offer, last.stages, last.device_bytes, speed));
+    times = seen?.map((stage, at) => (at < first ? stage : slower(stage, speed)));
+  }
+  const asked: StagePlanQuestion = {
+    ...operators,
+    seen: times,
     stages,
-    devices: [{ kind, count: stages, memory_bytes: of.device_bytes - settings.margin_fixed_bytes, speed: 1 }],
+    devices,
     margin_weight_fraction: settings.margin_weight_fraction,
     kv_tokens: of.kv_tokens,
   };
   if (of.from) asked.from = of.from;
   return planStages(asked);
 }
+
+/** What a stage took on a device, as the first device would have taken it. */
+function slower(stage: SeenStage, speed: number): SeenStage {
+  const taken: SeenStage = { ...stage, compute_s: stage.compute_s * speed };
+  if (stage.operators_s) taken.operators_s = stage.operators_s.map((seconds) => seconds * speed);
+  return taken;
+}
+
+type SeenStage = NonNullable<EngineSeen['stages']>[number];
 
 /** The device of an offer, as the catalog, the site config or an estimate has it. */
 export function deviceOf(offer: NodeKindOffer): DeviceSpec {

@@ -1,5 +1,6 @@
 /** What the serving simulator expects of an option: L of LLMFabric's Eq. 1, and what the other objectives count. */
 import { defaultSlo, type PlannedWorkload, type Prediction, type ResolvedEngine } from '../../spec/plan.ts';
+import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { findInterconnect } from '../catalog/devices.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import { kvBits } from '../catalog/kv-type.ts';
@@ -8,6 +9,7 @@ import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { LatencyModel, type LatencyTargets } from '../simulator/latency.ts';
+import { hasSameDevices } from './lenders.ts';
 import { streamedStep, workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -143,19 +145,27 @@ export function uncalibrated({ engine, device }: PlacementOption): string[] {
 
 /**
  * Devices and what joins them. A link counts within a node: whether the nodes of a job share a rack nobody knows
- * before.
+ * before. Where stages are lent by nodes of another kind, all of them have the pace of the slowest.
  */
-function placesOf({
-  device,
-  nodes,
-  device_count,
-  offer,
-}: PlacementOption): Pick<ReplicaConfig, 'device' | 'interconnect'> {
-  if (nodes === 1) return { device };
+function placesOf(option: PlacementOption): Pick<ReplicaConfig, 'device' | 'interconnect'> {
+  const { nodes, device_count, offer, lender = offer, lent } = option;
+  if (nodes === 1) return { device: option.device };
+  const isMixed = lent !== undefined && !hasSameDevices(lender, offer);
+  const device = isMixed ? slower(option.device, lent.slowdown) : option.device;
   const devices = Math.min(device.link.devices, device_count / nodes);
   return {
     device: { ...device, link: { ...device.link, devices } },
     interconnect: findInterconnect(assumedInterconnects[offer.interconnect ?? 'ethernet']),
+  };
+}
+
+/** A device that takes so many times as long for everything. */
+function slower(device: DeviceSpec, times: number): DeviceSpec {
+  const peaks = Object.entries(device.peak_flops_per_s).map(([precision, peak]) => [precision, peak / times]);
+  return {
+    ...device,
+    peak_flops_per_s: Object.fromEntries(peaks),
+    memory_bandwidth_bytes_per_s: device.memory_bandwidth_bytes_per_s / times,
   };
 }
 

@@ -1,42 +1,53 @@
 import type { NodeKindOffer, PlacementQuestion, ResolvedEngine } from '../../spec/plan.ts';
+import type { UnitMemory } from './unit-memory.ts';
 
-/** What a job that lends stages needs of its node. */
-interface LentPart {
-  /** Where the first job runs. */
+/** What a replica has on each node that lends it stages. */
+export interface LentPart {
+  memory: UnitMemory;
+  threads: number;
+  /** Of all of its stages, what the slowest one takes for a batch. */
+  slowest_s: number;
+  /** Against stages that are even, on devices like those of the first job. */
+  slowdown: number;
+}
+
+/** Where the first job of a replica runs, and what each of those that lend it stages has. */
+interface LendingQuestion {
   offer: NodeKindOffer;
   engine: ResolvedEngine;
   devices: number;
-  threads: number;
   /** Nodes that are lent. */
   nodes: number;
 }
 
 /**
- * The nodes whose jobs lend the later stages of a replica (`parallel.lenders: scavenger`): of tier scavenger, with
- * devices like those of the first job, since a pipeline is cut for one kind of them; of several kinds the one with most
- * nodes.
- * @returns undefined where there are none
+ * The nodes whose jobs may lend the later stages of a replica (`parallel.lenders: scavenger`): of tier scavenger, those
+ * with devices like the ones of the first job first, and of these the ones that there are most of. The programs of all
+ * jobs are of one processor architecture.
  */
-export function lenderOf(
+export function lendersFor(
   { node_kinds }: Pick<PlacementQuestion, 'node_kinds'>,
-  { offer, engine, devices, threads, nodes }: LentPart,
-): NodeKindOffer | undefined {
+  { offer, engine, devices, nodes }: LendingQuestion,
+): NodeKindOffer[] {
   return node_kinds
     .filter(
       (other) =>
         other.tier === 'scavenger' &&
         other.nodes_total >= nodes &&
         other.architecture === offer.architecture &&
-        hasSameDevices(other, offer) &&
         other.devices.count >= devices &&
-        other.cpus >= threads &&
-        other.memory_bytes >= offer.memory_bytes &&
         other.engines[engine]?.available === true,
     )
-    .toSorted((a, b) => b.nodes_total - a.nodes_total || (a.node_kind < b.node_kind ? -1 : 1))[0];
+    .toSorted(
+      (a, b) =>
+        Number(hasSameDevices(b, offer)) - Number(hasSameDevices(a, offer)) ||
+        b.nodes_total - a.nodes_total ||
+        (a.node_kind < b.node_kind ? -1 : 1),
+    );
 }
 
-function hasSameDevices({ devices: one }: NodeKindOffer, { devices: other }: NodeKindOffer): boolean {
+/** Whether stages may lie on the devices of either as they are cut for one of them. */
+export function hasSameDevices({ devices: one }: NodeKindOffer, { devices: other }: NodeKindOffer): boolean {
   return (
     one.kind === other.kind &&
     one.model === other.model &&

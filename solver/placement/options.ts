@@ -1,55 +1,44 @@
 /** For one model and one node kind: the ways a replica would run there, or the constraint that forbids it. */
-import { stageBounds, stageCounts } from '../../spec/model-yaml.ts';
+import { stageBounds } from '../../spec/model-yaml.ts';
 import type {
   EngineSeen,
   NodeKindOffer,
   PlacementModel,
   PlacementQuestion,
   RejectedOption,
-  ResolvedEngine,
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
-import type { DeviceSpec } from '../catalog/device-spec.ts';
 import { type EngineDefaults, engineDefaults } from '../catalog/engine-defaults.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
-import { chooseEngine, onRealGpu } from './engine-choice.ts';
-import { type KindStages, stagesOnKind } from './kind-stages.ts';
-import { lenderOf } from './lenders.ts';
-import { streamedStep, streamingOf } from './model-facts.ts';
+import { chooseEngine } from './engine-choice.ts';
+import { hasSameDevices, type LentPart, lendersFor } from './lenders.ts';
+import { streamedStep } from './model-facts.ts';
+import { finestOf, memoryTaken } from './option-memory.ts';
 import { poolObstacle } from './pools.ts';
-import { type PrecisionChoice, precisionsOf } from './precision.ts';
-import type { StageCut, StagePlan } from './stage-plan.ts';
+import { precisionsOf } from './precision.ts';
+import type { StageCut } from './stage-plan.ts';
+import { formatGib, sequencesOf, type UnitMemory } from './unit-memory.ts';
 import {
-  formatGib,
-  leastContext,
-  type MemoryShortage,
-  ownPrograms_bytes,
-  type ReplicaSplit,
-  sequencesOf,
-  sizeUnit,
-  type UnitMemory,
-} from './unit-memory.ts';
+  type BrokenConstraint,
+  type SplitModel,
+  seenOf,
+  threadsOn,
+  tooManyThreads,
+  type WayOnNodes,
+  type WayToRun,
+} from './way.ts';
 
 /** One way to run a replica of a model: everything but the node it lands on. */
-export interface PlacementOption {
-  model: PlacementModel;
-  shape: ModelShape | undefined;
-  offer: NodeKindOffer;
-  /** The device as the catalog, the site config, or an estimate has it. */
-  device: DeviceSpec;
-  /** What people should know of these figures. */
-  device_note: string | undefined;
-  engine: ResolvedEngine;
+export interface PlacementOption extends SplitModel {
   /** Why this engine and this precision, one sentence each. */
   reasons: readonly string[];
   precision: string;
   /** See `PrecisionChoice`. */
   steps_down: number;
-  tensor: number;
   pipeline: number;
   /** Where we cut it; absent: it is not cut, or its engine cuts it. */
   stages?: StageCut[];
@@ -60,8 +49,11 @@ export interface PlacementOption {
   nodes: number;
   /** Of its nodes all but the first are of this kind; absent: they are like that one. */
   lender?: NodeKindOffer;
-  /** On each of its nodes. */
+  /** What it takes on each of those. */
+  lent?: LentPart;
+  /** On each of its nodes, or the first one where others lend it stages. */
   threads: number;
+  /** There, too. */
   memory: UnitMemory;
   weight_bytes: number;
   /** Sequences computed at once, and tokens of one step. */
@@ -72,20 +64,6 @@ export interface PlacementOption {
   seen?: EngineSeen;
   time_limit_s?: number;
 }
-
-/** One way to run a model there, before it is known whether it can be. */
-type Way = Pick<
-  PlacementOption,
-  'model' | 'shape' | 'offer' | 'device' | 'device_note' | 'engine' | 'tensor'
-> & { precision: PrecisionChoice };
-
-interface BrokenConstraint {
-  constraint: RejectedOption['constraint'];
-  because: string;
-  numbers: Numbers;
-}
-
-type Numbers = { engine?: ResolvedEngine; needed?: number; available?: number };
 
 /** At least one option, or the first constraint that none of the ways there are can keep. */
 export function placementOptions(
@@ -99,7 +77,7 @@ export function placementOptions(
   const reject = (
     constraint: RejectedOption['constraint'],
     because: string,
-    numbers: Numbers = {},
+    numbers: BrokenConstraint['numbers'] = {},
   ): RejectedOption => ({ model: spec.name, node_kind: offer.node_kind, constraint, because, ...numbers });
 
   const notAsked = askedFor(model, offer);
@@ -151,9 +129,20 @@ function askedFor(
   { spec }: PlacementModel,
   offer: NodeKindOffer,
 ): [constraint: RejectedOption['constraint'], because: string] | undefined {
-  const { devices } = offer;
   if (spec.devices.node_kinds.length > 0 && !spec.devices.node_kinds.includes(offer.node_kind))
     return ['node_kind_asked', `devices.node_kinds asks for ${spec.devices.node_kinds.join(', ')}`];
+  const notAsked = devicesAskedFor({ spec }, offer);
+  if (notAsked) return notAsked;
+  if (spec.tier !== 'any' && spec.tier !== offer.tier)
+    return ['tier_asked', `tier asks for ${spec.tier}; these nodes are ${offer.tier}`];
+  return undefined;
+}
+
+/** Of the wishes of model.yaml, the first one that no device of such a node meets. */
+function devicesAskedFor(
+  { spec }: Pick<PlacementModel, 'spec'>,
+  { devices }: NodeKindOffer,
+): [constraint: RejectedOption['constraint'], because: string] | undefined {
   const family = devices.kind === 'cpu' ? 'cpu' : 'gpu';
   if (spec.devices.kind !== 'any' && spec.devices.kind !== family)
     return ['device_kind_asked', `devices.kind asks for ${spec.devices.kind}; these nodes offer ${family}`];
@@ -162,47 +151,75 @@ function askedFor(
       'device_model_asked',
       `devices.models asks for ${spec.devices.models.join(', ')}; these nodes have ${devices.model}`,
     ];
-  if (spec.tier !== 'any' && spec.tier !== offer.tier)
-    return ['tier_asked', `tier asks for ${spec.tier}; these nodes are ${offer.tier}`];
   return undefined;
 }
 
-/** The way with its memory and threads, or the first constraint that it breaks. */
+/**
+ * The way with the nodes that it takes. Later stages are lent by nodes with devices like those of the first job, where
+ * there are such; else by those with which the slowest stage is the fastest.
+ */
 function optionWith(
-  way: Way,
+  way: WayToRun,
   engineReason: string,
   question: PlacementQuestion,
   limit: number | undefined,
 ): PlacementOption | BrokenConstraint {
-  const { model, offer, engine, tensor, precision } = way;
-  const { spec } = model;
-  const { devices } = offer;
-  const { stages_max } = stageBounds(spec);
-  const deviceCount = tensor * stages_max;
+  const { model, offer, engine, tensor } = way;
+  const { lenders: tier } = model.spec.parallel;
   const nodes = nodesTaken(way);
   if (typeof nodes !== 'number') return nodes;
+  if (tier === undefined) return optionOn({ ...way, nodes }, engineReason, question, limit);
+  const devices = (tensor * stageBounds(model.spec).stages_max) / nodes;
+  const lenders = lendersFor(question, { offer, engine, devices, nodes: nodes - 1 });
+  let best: PlacementOption | undefined;
+  let broken: BrokenConstraint | undefined;
+  for (const lender of lenders) {
+    if (devicesAskedFor(model, lender) !== undefined) continue;
+    const option =
+      staysCut(way, lender) ?? optionOn({ ...way, nodes, lender }, engineReason, question, limit);
+    if ('constraint' in option) broken ??= option;
+    else if (hasSameDevices(lender, offer)) return option;
+    else if (best === undefined || option.lent!.slowest_s < best.lent!.slowest_s) best = option;
+  }
+  if (best !== undefined) return best;
+  return (
+    broken ?? {
+      constraint: 'tier_asked',
+      because: `parallel.lenders asks for ${nodes - 1} node(s) of tier ${tier} with ${devices} device(s) each for the later stages; the site offers none that ${engine} runs on and devices.kind and devices.models allow`,
+      numbers: { engine },
+    }
+  );
+}
+
+/** Devices of two kinds keep the stages that they have: none of them is cut for the other. */
+function staysCut({ model, offer, engine }: WayToRun, lender: NodeKindOffer): BrokenConstraint | undefined {
+  const { stages_min, stages_max } = stageBounds(model.spec);
+  if (stages_min === stages_max || hasSameDevices(lender, offer)) return undefined;
+  return {
+    constraint: 'parallel_unsupported',
+    because: `parallel.pipeline asks for ${stages_min} to ${stages_max} stages, which move between devices that are alike; ${lender.node_kind} has ${lender.devices.model}, and these nodes have ${offer.devices.model}`,
+    numbers: { engine },
+  };
+}
+
+/** The way with its memory and threads, or the first constraint that it breaks. */
+function optionOn(
+  way: WayOnNodes,
+  engineReason: string,
+  question: PlacementQuestion,
+  limit: number | undefined,
+): PlacementOption | BrokenConstraint {
+  const { model, offer, engine, tensor, precision, nodes, lender } = way;
+  const { spec } = model;
+  const { stages_max } = stageBounds(spec);
+  const deviceCount = tensor * stages_max;
   const onNode = deviceCount / nodes;
   const defaults = engineDefaults(engine, way.device, deviceCount);
   const taken = memoryTaken(way, onNode, question, defaults);
   if ('constraint' in taken) return taken;
-  const { memory, cut, pipeline } = taken;
-  const coresPerDevice = coresOf(devices) ?? Math.max(1, Math.floor(offer.cpus / devices.count));
-  const threads = spec.cpu_threads ?? coresPerDevice * onNode;
-  if (threads > offer.cpus)
-    return {
-      constraint: 'cpus_per_node',
-      because: `cpu_threads asks for ${threads}; a node has ${offer.cpus} CPUs`,
-      numbers: { engine, needed: threads, available: offer.cpus },
-    };
-  const lender =
-    spec.parallel.lenders &&
-    lenderOf(question, { offer, engine, devices: onNode, threads, nodes: nodes - 1 });
-  if (spec.parallel.lenders !== undefined && lender === undefined)
-    return {
-      constraint: 'tier_asked',
-      because: `parallel.lenders asks for ${nodes - 1} node(s) of tier ${spec.parallel.lenders} with ${onNode} × ${devices.model} and ${threads} CPUs for the later stages; the site offers fewer`,
-      numbers: { engine },
-    };
+  const { memory, cut, pipeline, lent } = taken;
+  const threads = threadsOn(offer, onNode, spec);
+  if (threads > offer.cpus) return tooManyThreads(engine, threads, offer.cpus);
   const reasons = [engineReason];
   if (precision.reason !== undefined) reasons.push(precision.reason);
   if (nodes > 1) reasons.push(nodesReason(way, nodes));
@@ -230,9 +247,10 @@ function optionWith(
   };
   if (cut !== undefined) option.stages = cut.cuts;
   if (finest !== undefined) option.finest = finest;
-  if (lender !== undefined) {
+  if (lender !== undefined && lent !== undefined) {
     option.lender = lender;
-    reasons.push(`its later stages are lent by ${lender.node_kind}, whose jobs may be preempted`);
+    option.lent = lent;
+    reasons.push(lentReason(lender, offer));
   }
   if (limit !== undefined) option.time_limit_s = limit;
   if (seen !== undefined) option.seen = seen;
@@ -240,7 +258,7 @@ function optionWith(
 }
 
 /** How a replica lies on several nodes. */
-function nodesReason({ model: { spec }, offer, tensor }: Way, nodes: number): string {
+function nodesReason({ model: { spec }, offer, tensor }: WayToRun, nodes: number): string {
   const { stages_max } = stageBounds(spec);
   const between = `speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`;
   return spec.parallel.jobs === undefined
@@ -248,24 +266,13 @@ function nodesReason({ model: { spec }, offer, tensor }: Way, nodes: number): st
     : `a replica takes ${nodes} jobs of one node each, as parallel.jobs says, and its ${stages_max} stages are divided over them: each starts where there is room, and one that ends is replaced alone; ${between}`;
 }
 
-/** What an engine said that runs so. */
-function seenOf({ model, offer, engine, tensor }: Way, pipeline: number): EngineSeen | undefined {
-  return model.seen?.find(
-    (each) =>
-      each.node_kind === offer.node_kind &&
-      each.engine === engine &&
-      each.tensor === tensor &&
-      each.pipeline === pipeline,
-  );
-}
-
-/** Of CPU devices that are made of so many cores: the scheduler may count hardware threads. */
-function coresOf({ kind, emulated, cores }: NodeKindOffer['devices']): number | undefined {
-  return kind === 'cpu' && emulated === undefined ? cores : undefined;
+function lentReason(lender: NodeKindOffer, offer: NodeKindOffer): string {
+  const devices = hasSameDevices(lender, offer) ? '' : ` on ${lender.devices.model}`;
+  return `its later stages are lent by ${lender.node_kind}${devices}, whose jobs may be preempted`;
 }
 
 /** Over how many nodes a replica is split, where the engine, the devices and the model can be split so. */
-function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConstraint {
+function nodesTaken({ model, offer, engine, tensor }: WayToRun): number | BrokenConstraint {
   const { devices } = offer;
   const { stages_min, stages_max: pipeline } = stageBounds(model.spec);
   const deviceCount = tensor * pipeline;
@@ -319,84 +326,6 @@ function nodesTaken({ model, offer, engine, tensor }: Way): number | BrokenConst
   };
 }
 
-/** What a replica takes of its devices, the stages that it begins with, and where we cut them. */
-interface TakenMemory {
-  memory: UnitMemory;
-  pipeline: number;
-  cut?: StagePlan;
-}
-
-/** Of the numbers of stages that it may have, the fewest that fit: each of more holds less. */
-function memoryTaken(
-  way: Way,
-  devicesOnNode: number,
-  question: PlacementQuestion,
-  defaults: EngineDefaults,
-): TakenMemory | BrokenConstraint {
-  let last: TakenMemory | BrokenConstraint | undefined;
-  for (const pipeline of stageCounts(stageBounds(way.model.spec))) {
-    last = memoryOf(way, pipeline, devicesOnNode, question, defaults);
-    if (!('constraint' in last)) return last;
-  }
-  return last!;
-}
-
-/** Memory of the devices, and of the host where that is what devices have. */
-function memoryOf(
-  way: Way,
-  pipeline: number,
-  devicesOnNode: number,
-  question: PlacementQuestion,
-  defaults: EngineDefaults,
-): TakenMemory | BrokenConstraint {
-  const { model, offer, engine, tensor, precision } = way;
-  const { settings } = question;
-  const seen_bytes = seenOf(way, pipeline)?.programs_bytes;
-  const isCut = engine === 'native' && stageBounds(model.spec).stages_max > 1;
-  const cut = isCut ? cutOf(way, pipeline, question, defaults) : undefined;
-  if (cut !== undefined && 'constraint' in cut) return cut;
-  const sized = (isTight: boolean): UnitMemory | MemoryShortage => {
-    const programs_bytes = ownPrograms_bytes(engine, offer.devices, settings, seen_bytes, isTight);
-    const { weight_bytes, precision: name } = precision;
-    const split: ReplicaSplit = { tensor, pipeline, weight_bytes, precision: name, programs_bytes };
-    if (cut !== undefined) split.shares = cut.shares;
-    if (model.spec.weights === 'streamed') split.arena_bytes = streamingOf(model).arena_bytes;
-    return sizeUnit(model, engine, offer.devices, split, settings, defaults);
-  };
-  const usual = sized(false);
-  const memory = 'because' in usual ? sized(true) : usual;
-  if ('because' in memory) {
-    const { because, needed, available } = memory;
-    return { constraint: 'device_memory', because, numbers: { engine, needed, available } };
-  }
-  const taken: TakenMemory = { memory, pipeline };
-  if (cut !== undefined) taken.cut = cut;
-  if (onRealGpu(offer)) return taken;
-  const needed = memory.bytes_per_device * devicesOnNode + settings.host_overhead_bytes;
-  if (needed <= offer.memory_bytes) return taken;
-  return {
-    constraint: 'host_memory',
-    because: `needs ${formatGib(needed)} of host memory (replica and node agent); a job may have ${formatGib(offer.memory_bytes)}`,
-    numbers: { engine, needed, available: offer.memory_bytes },
-  };
-}
-
-/**
- * The most stages that a replica may have, to begin with: each loads its own part at the same time as the others, so
- * that the replica answers sooner, and they are merged when it is calm (FlexPipe Fig. 7). Their cuts contain those of
- * the stages that they become. Undefined where nobody would merge them, or they do not fit.
- */
-function finestOf(
-  way: Way,
-  { cut }: TakenMemory,
-  question: PlacementQuestion,
-  defaults: EngineDefaults,
-): StageCut[] | undefined {
-  if (!question.settings.changes_stages || cut === undefined) return undefined;
-  const finest = cutOf(way, stageBounds(way.model.spec).stages_max, question, defaults, cut.cuts);
-  return 'constraint' in finest ? undefined : finest.cuts;
-}
-
 function stagesReason(
   stages: number,
   stages_max: number,
@@ -410,7 +339,7 @@ function stagesReason(
 
 /** What streaming takes and costs, for people; nothing where weights lie on the device. */
 function streamingReasons(
-  { device, model }: Way,
+  { device, model }: WayToRun,
   { arena_bytes, gives_way }: UnitMemory,
   seen: EngineSeen | undefined,
 ): string[] {
@@ -432,36 +361,6 @@ function streamingReasons(
   return [
     `weights: streamed: ${formatGib(step.whole_bytes)} stay in host memory and go through ${formatGib(arena_bytes)} of the device with every step${one} (${step.link}, ${rate} ${step.measured ? 'measured' : 'assumed'})`,
   ];
-}
-
-/** Where the native engine's stages are cut for these devices. */
-function cutOf(
-  way: Way,
-  pipeline: number,
-  { settings }: PlacementQuestion,
-  defaults: EngineDefaults,
-  from?: readonly StageCut[],
-): StagePlan | BrokenConstraint {
-  const { model, offer, precision } = way;
-  const { kind, model: name, memory_bytes } = offer.devices;
-  const of: KindStages = {
-    model,
-    offer,
-    device: way.device,
-    precision: precision.precision,
-    weight_bytes: precision.weight_bytes,
-    max_sequences: model.spec.max_sequences ?? defaults.max_sequences,
-    kv_tokens: leastContext(model),
-    device_bytes: memory_bytes,
-  };
-  if (from !== undefined) of.from = from;
-  const plan = stagesOnKind(of, pipeline, settings, seenOf(way, pipeline)?.stages);
-  if (plan.feasible) return plan;
-  return {
-    constraint: 'device_memory',
-    because: `${plan.because} (${pipeline} × ${kind === 'cpu' ? 'CPU' : 'GPU'} ${name} of ${formatGib(memory_bytes)}, less ${formatGib(settings.margin_fixed_bytes)} each that is kept free)`,
-    numbers: { engine: 'native', available: memory_bytes },
-  };
 }
 
 /** Whether a name a person wrote means this catalog name: `a100` matches `A100` and `A100-40GB`. */

@@ -1,79 +1,31 @@
 import type { UnitSpec } from '../../spec/launch.ts';
 import { servedNameOf, unitStem } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
-import {
-  type NodeKindOffer,
-  type NodeSpace,
-  type PlacementQuestion,
-  type PlacementSettings,
-  type PlannedLaunch,
-  pool_share,
-} from '../../spec/plan.ts';
+import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
-import { isOnePool, lentTime_s } from './lenders.ts';
+import { isOnePool, type LentPart, lentTime_s } from './lenders.ts';
+import { demandOf, isCrowded, type LinkedDevice, leastLoaded, linkShare } from './link-budget.ts';
 import {
-  demandOf,
-  isCrowded,
-  type LinkedDevice,
-  leastLoaded,
-  linkShare,
-  streamingTime,
-} from './link-budget.ts';
+  devicesInUse,
+  jobMemory,
+  linkedDevices,
+  type OpenDevice,
+  type OpenNode,
+  residentByUnit,
+  reuseOf_bytes,
+} from './open-node.ts';
 import type { PlacementOption } from './options.ts';
 import { servedSpec } from './pools.ts';
-import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
-import type { StageCut } from './stage-plan.ts';
 import { spreadStages, withFinestStages } from './stage-sharing.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
-
-interface OpenDevice {
-  /** Without the arena, and without models that give way to one another. */
-  bytes: number;
-  /** Of each model that gives way to others, what it takes while it is there. */
-  giving_way_bytes: readonly number[];
-  /** What weights are streamed through, of all models of the device. */
-  arena_bytes: number;
-  /** Share of its time that its replicas are expected to compute. */
-  time: number;
-  models: string[];
-  /** What is on it: models of a device worker, engines of which one is awake, or one that has it to itself. */
-  by: 'native' | 'turns' | 'one' | undefined;
-}
 
 /**
  * Beside which others a replica is put: `light` where all of them together leave most of the device's time free
  * (`shared_time_max`), `any` wherever memory suffices.
  */
 export type Sharing = 'none' | 'light' | 'any';
-
-/** A node that gets a job, or several alike: what is taken of each so far. */
-interface OpenNode {
-  offer: NodeKindOffer;
-  count: number;
-  /** Of its nodes all but the first are of this kind; absent: they are like that one. */
-  lender: NodeKindOffer | undefined;
-  /** CPUs that are free there. */
-  cpus: number;
-  time_limit_s?: number;
-  /** Bytes taken and models placed, by device index. */
-  devices: OpenDevice[];
-  units: UnitSpec[];
-  threads_by_device: Map<number, number>;
-  host_bytes: number;
-  /** Bytes of the files that weights are streamed from, by path: they are to stay in the page cache. */
-  streamed_files: Map<string, number>;
-  streamed: StreamedUnit[];
-  /** The stages that a unit begins with where nobody else is on its devices, by unit. */
-  finest: Map<string, readonly StageCut[]>;
-}
-
-interface StreamedUnit extends StreamedReplica {
-  option: PlacementOption;
-  unit: string;
-  device: number;
-}
 
 /**
  * Replicas onto nodes: first fit, one job a node, several replicas in it where devices allow. Small jobs start in
@@ -117,6 +69,7 @@ export class Packing {
       offer: option.offer,
       count: option.nodes,
       lender: option.lender,
+      lent: option.lent,
       cpus,
       time_limit_s: option.time_limit_s,
       devices: Array.from({ length: devices }, () => ({
@@ -261,27 +214,10 @@ function cpusLeft(option: PlacementOption, node: OpenNode, device: number): bool
   return taken + option.threads <= node.cpus;
 }
 
-/** Devices of a node that something is on, and some others. */
-function linkedDevices(node: OpenNode, others: readonly number[]): LinkedDevice[] {
-  return [...node.devices.entries()]
-    .filter(([index, { models }]) => models.length > 0 || others.includes(index))
-    .map(([index, { time }]) => {
-      const own = node.streamed.filter(({ device }) => device === index);
-      const streaming = own.reduce((sum, unit) => sum + streamingTime(unit), 0);
-      return { index, time: Math.max(0, time - streaming), streamed: own.map(demandOf) };
-    });
-}
-
 /** With whom a replica may share a device. */
 function sharedBy({ engine, model, device_count }: PlacementOption): 'native' | 'turns' | 'one' {
   if (engine === 'native') return 'native';
   return device_count === 1 && canSleep(engine, model.spec) ? 'turns' : 'one';
-}
-
-/** Of models that give way to one another, the one in use and the one that comes are there at once. */
-function reuseOf_bytes(giving_way_bytes: readonly number[]): number {
-  const [largest = 0, second = 0] = giving_way_bytes.toSorted((a, b) => b - a);
-  return largest + second;
 }
 
 /** The models of a device that give way to others, with one replica more. */
@@ -366,6 +302,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     model: { ...servedSpec(model.spec), replicas, precision: option.precision, parallel },
     pool: model.pool,
     device_kind: option.offer.devices.kind,
+    node_device_kinds: kindsOf(option),
     device_count: devicesOnNode(option),
     tensor,
     pipeline,
@@ -387,59 +324,15 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
   };
 }
 
+/** Of the devices of each node, where they are of different kinds. */
+function kindsOf({ offer, nodes, lender = offer }: PlacementOption): UnitSpec['node_device_kinds'] {
+  if (offer.devices.kind === lender.devices.kind) return undefined;
+  return [offer.devices.kind, ...new Array<UnitSpec['device_kind']>(nodes - 1).fill(lender.devices.kind)];
+}
+
 /** Served names may hold `/`; unit names are file names. `+` is in no served name, so distinct names stay distinct. */
 export function unitName(model: string, replica: number): string {
   return `${model.replaceAll('/', '+')}-${replica}`;
-}
-
-interface JobMemory {
-  /** Without the page cache. */
-  memory_bytes: number;
-  /** For the files of models whose weights are streamed. */
-  page_cache_bytes: number;
-  /** Of those files, what the node has no memory for. */
-  uncached_bytes: number;
-}
-
-function jobMemory(node: OpenNode, { settings }: PlacementQuestion): JobMemory {
-  const { offer } = node;
-  const resident_bytes = onRealGpu(offer) ? 0 : sum(residentByUnit(node, settings).values());
-  const own_bytes = node.host_bytes + resident_bytes + settings.host_overhead_bytes;
-  const files_bytes = sum(node.streamed_files.values());
-  const free_bytes = (taken_bytes: number): number => Math.max(0, offer.memory_bytes - taken_bytes);
-  const uncached_bytes = Math.max(0, files_bytes - free_bytes(own_bytes));
-  if (!onRealGpu(offer)) {
-    const memory_bytes = Math.min(offer.memory_bytes, own_bytes);
-    return { memory_bytes, page_cache_bytes: files_bytes - uncached_bytes, uncached_bytes };
-  }
-  const share_bytes = Math.floor((offer.memory_bytes * devicesInUse(node)) / offer.devices.count);
-  const memory_bytes = Math.max(share_bytes, node.host_bytes > 0 ? own_bytes : 0);
-  // The share of its devices may be enough for them.
-  const more_bytes = Math.max(0, own_bytes + files_bytes - memory_bytes);
-  return { memory_bytes, page_cache_bytes: Math.min(free_bytes(memory_bytes), more_bytes), uncached_bytes };
-}
-
-/**
- * What layers stay in, by unit, of models whose weights are streamed: what devices have left, which the job has whoever
- * uses it. Memory of CPUs is asked for byte by byte, and the page cache has all of a file there for every worker of the
- * node. A device that CPUs stand in for has its memory from the node, as far as that goes.
- */
-function residentByUnit(node: OpenNode, settings: PlacementSettings): ReadonlyMap<string, number> {
-  const { offer } = node;
-  const resident = new Map<string, number>();
-  if (offer.devices.kind === 'cpu') return resident;
-  let host_left = onRealGpu(offer)
-    ? Number.POSITIVE_INFINITY
-    : offer.memory_bytes - node.host_bytes - settings.host_overhead_bytes - sum(node.streamed_files.values());
-  for (const [index, { bytes, giving_way_bytes, arena_bytes }] of node.devices.entries()) {
-    const own = node.streamed.filter(({ device }) => device === index);
-    const taken_bytes = bytes + reuseOf_bytes(giving_way_bytes) + arena_bytes;
-    const left_bytes = Math.floor(pool_share * offer.devices.memory_bytes) - taken_bytes;
-    const taken = residentLayers_bytes(own, Math.max(0, Math.min(left_bytes, host_left)));
-    for (const [at, { unit }] of own.entries()) resident.set(unit, taken[at]!);
-    host_left -= sum(taken);
-  }
-  return resident;
 }
 
 /** The unit with what stays of it, which is known once the node has all that it gets. */
@@ -464,16 +357,6 @@ function withReuse(unit: UnitSpec, { giving_way_bytes }: OpenDevice): UnitSpec {
   return { ...unit, memory: { ...unit.memory, reuse_bytes: Math.ceil(reuseOf_bytes(giving_way_bytes)) } };
 }
 
-function sum(values: Iterable<number>): number {
-  let total = 0;
-  for (const value of values) total += value;
-  return total;
-}
-
-function devicesInUse({ devices }: OpenNode): number {
-  return devices.filter(({ models }) => models.length > 0).length;
-}
-
 function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const { offer } = node;
   const usedDevices = devicesInUse(node);
@@ -491,14 +374,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
     tier: offer.tier,
     partitions: question.partitions ?? offer.partitions,
     node_count: node.count,
-    devices_per_node: {
-      kind: offer.devices.kind,
-      model: offer.devices.model,
-      count: offer.devices.kind === 'cpu' ? 0 : usedDevices,
-      memory_bytes: offer.devices.memory_bytes,
-      emulated: offer.devices.emulated,
-      emulated_step_ms: offer.devices.emulated_step_ms,
-    },
+    devices_per_node: jobDevices(offer, usedDevices),
     cpus_per_node: Math.min(offer.cpus, threads),
     memory_bytes_per_node: memory_bytes + page_cache_bytes,
     time_limit_s: node.time_limit_s,
@@ -506,6 +382,11 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   };
   if (page_cache_bytes > 0) launch.page_cache_bytes = page_cache_bytes;
   return launch;
+}
+
+function jobDevices({ devices }: NodeKindOffer, count: number): PlannedLaunch['devices_per_node'] {
+  const { kind, model, memory_bytes, emulated, emulated_step_ms } = devices;
+  return { kind, model, count: kind === 'cpu' ? 0 : count, memory_bytes, emulated, emulated_step_ms };
 }
 
 /** How many of its nodes are of a kind, or of several. */
@@ -519,25 +400,53 @@ function nodesOfKind(
 /** A replica whose stages are divided over jobs is one job for each of its nodes; the first one answers for it. */
 function jobsOf(
   launch: PlannedLaunch,
-  { offer, lender = offer }: OpenNode,
+  { offer, lender = offer, lent: part }: OpenNode,
   question: PlacementQuestion,
 ): PlannedLaunch[] {
   const { units, node_count } = launch;
   const [unit] = units;
   if (unit?.model.parallel.jobs === undefined) return [launch];
-  const lent = lender === offer ? launch : lentBy(lender, launch, question);
+  const lent = lender !== offer && part ? lentBy(lender, part, launch, unit, question) : launch;
   return Array.from({ length: node_count }, (_, node_index) => ({
     ...(node_index === 0 ? launch : lent),
     node_count: 1,
     units: node_index === 0 ? units : [],
-    part: { group: unit.unit, node_index, jobs: node_count, lends_to: node_index === 0 ? [] : units },
+    part: { group: unit.unit, node_index, jobs: node_count, lends_to: node_index === 0 ? [] : lent.units },
   }));
 }
 
-/** The same on other nodes. Partitions that somebody names are for the first job: those of its tier are others. */
-function lentBy(lender: NodeKindOffer, launch: PlannedLaunch, question: PlacementQuestion): PlannedLaunch {
-  const { node_kind, tier, partitions } = lender;
-  return { ...launch, node_kind, tier, partitions, time_limit_s: lentTime_s(question, lender) };
+/**
+ * Its job on a node that lends it stages, with what it takes there. Partitions that somebody names are for the first
+ * job: those of the tier of others are others.
+ */
+function lentBy(
+  lender: NodeKindOffer,
+  { memory, threads }: LentPart,
+  launch: PlannedLaunch,
+  unit: UnitSpec,
+  question: PlacementQuestion,
+): PlannedLaunch {
+  const { node_kind, tier, partitions, devices } = lender;
+  const { device_count } = unit;
+  const share_bytes = Math.floor((lender.memory_bytes * device_count) / devices.count);
+  const own_bytes = memory.bytes_per_device * device_count + question.settings.host_overhead_bytes;
+  const there: UnitSpec = {
+    ...unit,
+    device_kind: devices.kind,
+    threads,
+    memory: { device_bytes: memory.bytes_per_device, kv_bytes: memory.kv_bytes, share: memory.share },
+  };
+  return {
+    ...launch,
+    node_kind,
+    tier,
+    partitions,
+    devices_per_node: jobDevices(lender, device_count),
+    cpus_per_node: Math.min(lender.cpus, threads),
+    memory_bytes_per_node: onRealGpu(lender) ? share_bytes : Math.min(lender.memory_bytes, own_bytes),
+    time_limit_s: lentTime_s(question, lender),
+    units: [there],
+  };
 }
 
 /** A job is given only the devices it uses, counted from 0. */

@@ -43,6 +43,20 @@ export function operatorCosts(question: OperatorQuestion, stages: number): Stage
   return { operators: withMeasuredRanges(predicted, seen), times };
 }
 
+/** How fast another device computes the model, against that of the question: 2 takes half its time. */
+export function relativeSpeed(
+  question: Omit<OperatorQuestion, 'seen'>,
+  device: DeviceSpec,
+  stages: number,
+): number {
+  const time_s = (of: DeviceSpec): number =>
+    predictedOperators({ ...question, device: of, seen: undefined }, stages).reduce(
+      (sum, { compute_s }) => sum + compute_s,
+      0,
+    );
+  return time_s(question.device) / time_s(device);
+}
+
 function predictedOperators(question: OperatorQuestion, stages: number): OperatorCost[] {
   const { model, shape, device, precision, rows, context_tokens } = question;
   const n_layer = model.summary?.n_layer ?? stages;

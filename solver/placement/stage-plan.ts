@@ -32,7 +32,10 @@ export interface StageShare {
 
 export interface StagePlanQuestion extends OperatorQuestion {
   stages: number;
-  /** Of each device, for weights and KV and `margin_weight_fraction` of the weights. */
+  /**
+   * As many as stages, which lie on them in this order. Of each, memory for weights and KV and `margin_weight_fraction`
+   * of the weights.
+   */
   devices: readonly StageDevices[];
   margin_weight_fraction: number;
   /** Tokens whose keys and values every stage has room for at least. */
@@ -46,6 +49,8 @@ export interface StagePlan {
   cuts: StageCut[];
   shares: StageShare[];
   partition: ModelPartition;
+  /** What a batch takes in all of the model on a device of speed 1. */
+  whole_s: number;
   /** `cut into 2 stages, one device each: layers 0–3, 4–7; …`. */
   reason: string;
 }
@@ -60,7 +65,7 @@ const stage_life_s = 3600;
  * loads, slower pipelines.
  */
 const recut_share = 0.1;
-/** Within this of the fastest pace a cut is as fast: rounding. */
+/** Within this share of the fastest pace a cut is as fast: rounding. */
 const pace_tolerance = 1e-9;
 
 export function planStages(question: StagePlanQuestion): StagePlan | NoPartition {
@@ -78,10 +83,14 @@ export function planStages(question: StagePlanQuestion): StagePlan | NoPartition
     link_bytes_per_s: (load_bytes_per_s * stage_life_s * stages) / compute_s,
     kv_tokens: kv_tokens / (1 + margin_weight_fraction),
     cuts: layerCuts(operators),
+    in_order: true,
   };
-  const cycle_s = devices.length === 1 ? fastestPace_s(asked, devices[0]!.speed) : undefined;
+  const cycle_s = fastestPace_s(asked);
   const paced = cycle_s === undefined ? asked : { ...asked, cycle_s };
-  const best = partition(paced);
+  // Where devices have different speeds, an optimum of Eq. 2 may have a slower stage.
+  const best = partition(
+    cycle_s === undefined ? asked : { ...paced, stage_s_max: cycle_s * (1 + pace_tolerance) },
+  );
   if (!best.feasible) return best;
   const found = keepsCut(question, asked, best) ?? nestedCut(question, paced, best) ?? best;
   return {
@@ -89,6 +98,7 @@ export function planStages(question: StagePlanQuestion): StagePlan | NoPartition
     cuts: found.stages.map(({ begin, end }) => ({ begin, end })),
     shares: found.stages.map((stage) => shareOf(stage, operators)),
     partition: found,
+    whole_s: compute_s,
     reason: describe(found, operators, times),
   };
 }
@@ -121,55 +131,42 @@ function layerCuts(operators: readonly OperatorCost[]): number[] {
   return operators.flatMap(({ kind, layer }, index) => (kind === 'attention' && layer! > 0 ? [index] : []));
 }
 
-interface PaceQuestion {
-  operators: readonly OperatorCost[];
-  stages: number;
-  cuts: readonly number[];
-  link_bytes_per_s: number;
-  kv_tokens: number;
-  devices: readonly StageDevices[];
-}
-
 /**
- * Time of the slowest stage in the fastest cut over devices that are alike, by bisection: a pace can be kept where
- * ranges that are filled one after the other are no more than the stages. Undefined where memory allows no cut at
- * all.
+ * Computation and loading of the slowest stage in the fastest of all cuts, stages on devices in their order: by dynamic
+ * programming over devices and cuts. Undefined where memory allows no cut at all.
  */
-function fastestPace_s(question: PaceQuestion, speed: number): number | undefined {
-  const { operators, cuts, link_bytes_per_s, kv_tokens, devices } = question;
+function fastestPace_s({
+  operators,
+  stages,
+  cuts = [],
+  link_bytes_per_s,
+  kv_tokens = 0,
+  devices,
+}: PartitionQuestion): number | undefined {
   const bounds = [0, ...cuts, operators.length];
-  const pieces = bounds.slice(1).map((end, index) => {
-    const own = operators.slice(bounds[index], end);
-    const total = (of: (operator: OperatorCost) => number): number =>
-      own.reduce((sum, operator) => sum + of(operator), 0);
-    const weight_bytes = total((operator) => operator.weight_bytes);
-    return {
-      seconds: total((operator) => operator.compute_s) / speed + weight_bytes / link_bytes_per_s,
-      bytes: weight_bytes + kv_tokens * total((operator) => operator.kv_bytes_per_token),
-    };
-  });
-  const canKeep = (pace_s: number): boolean => {
-    let [used, seconds, bytes] = [1, 0, 0];
-    for (const piece of pieces) {
-      if (piece.seconds > pace_s || piece.bytes > devices[0]!.memory_bytes) return false;
-      if (seconds + piece.seconds > pace_s || bytes + piece.bytes > devices[0]!.memory_bytes) {
-        used++;
-        [seconds, bytes] = [0, 0];
-      }
-      seconds += piece.seconds;
-      bytes += piece.bytes;
-    }
-    return used <= question.stages;
+  const sums = (of: (operator: OperatorCost) => number): number[] => {
+    let sum = 0;
+    const upTo = [0, ...operators.map((operator) => (sum += of(operator)))];
+    return bounds.map((bound) => upTo[bound]!);
   };
-  let high_s = pieces.reduce((sum, { seconds }) => sum + seconds, 0) * (1 + pace_tolerance);
-  if (!canKeep(high_s)) return undefined;
-  let low_s = 0;
-  while (high_s - low_s > pace_tolerance * high_s) {
-    const middle_s = (low_s + high_s) / 2;
-    if (canKeep(middle_s)) high_s = middle_s;
-    else low_s = middle_s;
+  const compute_s = sums((operator) => operator.compute_s);
+  const load_s = sums(({ weight_bytes }) => weight_bytes / link_bytes_per_s);
+  const bytes = sums(({ weight_bytes, kv_bytes_per_token }) => weight_bytes + kv_tokens * kv_bytes_per_token);
+  const each = devices.flatMap((device) => new Array<StageDevices>(device.count).fill(device));
+  // Up to each bound, with the devices so far.
+  let best = bounds.map((_, at) => (at === 0 ? 0 : Number.POSITIVE_INFINITY));
+  for (const { speed, memory_bytes } of each.slice(0, stages)) {
+    const next = bounds.map(() => Number.POSITIVE_INFINITY);
+    for (let end = 1; end < bounds.length; end++)
+      for (let begin = end - 1; begin >= 0; begin--) {
+        const stage_s = (compute_s[end]! - compute_s[begin]!) / speed + load_s[end]! - load_s[begin]!;
+        if (bytes[end]! - bytes[begin]! > memory_bytes || stage_s >= next[end]!) break;
+        next[end] = Math.min(next[end]!, Math.max(best[begin]!, stage_s));
+      }
+    best = next;
   }
-  return high_s;
+  const pace_s = best.at(-1)!;
+  return Number.isFinite(pace_s) ? pace_s : undefined;
 }
 
 function shareOf(

@@ -50,6 +50,8 @@ export interface ReplicaSplit {
   arena_bytes?: number;
   /** What each stage holds, where stages are cut as we say; absent: all hold the same. */
   shares?: readonly StageShare[];
+  /** KV tokens that its devices of another kind have room for; absent: all devices are alike. */
+  kv_tokens_elsewhere?: number;
 }
 
 /** Engines that set aside, from the start, memory for so many sequences of full length. */
@@ -136,7 +138,8 @@ export function sizeUnit(
   const roomy = Math.max(least_context, room(onGpu ? workingMemory(model, engine, tensor, defaults) : 0));
   const context = contextOf(model, engine, roomy);
   const takesAll = onGpu && device.emulated === undefined && !reserving.has(engine);
-  const kv_tokens = Math.max(context, takesAll ? roomy : Math.min(wanted, room(0)));
+  const elsewhere = split.kv_tokens_elsewhere ?? Number.POSITIVE_INFINITY;
+  const kv_tokens = Math.max(context, takesAll ? roomy : Math.min(wanted, room(0), elsewhere));
   const kv_bytes = Math.ceil(kv_tokens * Math.max(...parts.map(({ kv_per_token }) => kv_per_token)));
   const bytes_per_device = takesAll ? available : Math.min(available, Math.ceil(most(kv_tokens)));
   const memory: UnitMemory = {

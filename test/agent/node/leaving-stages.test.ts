@@ -48,6 +48,44 @@ test('to a free device of the other job; the job in its place has none, and gets
   expect(await answer(site, record, 240)).toEqual(expected);
 });
 
+test('from processors that lend it a stage to a device of another kind, and back to them', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  const kinds = { node_device_kinds: ['gpu', 'cpu'] as ('gpu' | 'cpu')[] };
+  const processors: JobDevices = {
+    launch: { cpu_devices_per_node: 2 },
+    unit: { ...kinds, device_kind: 'cpu', threads: 1 },
+  };
+  const first = await startJob(site, 0, true, { ...slow, unit: kinds });
+  const second = await startJob(site, 1, true, processors);
+  const record = await site.serving('m');
+  await untilStages(second, [[3, 6]]);
+  const expected = await answer(site, record, 240);
+  const asked = answer(site, record, 240);
+  second.process.kill('SIGTERM');
+  await untilStages(first, [
+    [0, 3],
+    [3, 6],
+  ]);
+  expect(await second.ended).toEqual({ code: 0, signal: null });
+  expect(await asked).toEqual(expected);
+
+  const again = await startJob(site, 1, true, processors);
+  await workersOf(again);
+  const back = await changed(site, record, [on('n0', 'gpu 0', 0, 1), on('n1', 'cpu 0', 1, 1)]);
+  expect(back.status, JSON.stringify(back.json)).toBe(200);
+  await untilStages(again, [[3, 6]]);
+  // The layout names the device as its own node does.
+  const loaded = answer(site, record, 240);
+  again.process.kill('SIGTERM');
+  await untilStages(first, [
+    [0, 3],
+    [3, 6],
+  ]);
+  expect(await loaded).toEqual(expected);
+});
+
 test('to the stage before it, where no device is free', { timeout: 120_000 }, async () => {
   await using site = await Site.open();
   const one: JobDevices = { ...slow, unit: { device_count: 1 } };

@@ -1,6 +1,5 @@
 /** Pipelines whose stages follow the load: what is planned for them, decided, told, and tried again. */
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { granularityLines } from '../../../cli/format/granularity-text.ts';
@@ -13,180 +12,22 @@ import { heldPipelines } from '../../../control/pipelines/held-pipelines.ts';
 import { livePipeline } from '../../../control/pipelines/live-pipeline.ts';
 import { planNow } from '../../../control/plan/plan-now.ts';
 import type { LaunchObservation, Observation } from '../../../control/reconcile/observe.ts';
-import { type Operations, openOperations } from '../../../control/runner/operations.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
 import { synthPresets } from '../../../native/synth/presets.ts';
-import { synthesize } from '../../../native/synth/synthesize.ts';
-import { ArrivalWindows } from '../../../solver/granularity/arrival-windows.ts';
 import type { AgentState } from '../../../spec/agent-state.ts';
-import type { StageTime } from '../../../spec/engine-contract.ts';
-import type { ProgressEvent } from '../../../spec/events.ts';
-import { deploymentSchema } from '../../../spec/model-yaml.ts';
-import { siteSchema } from '../../../spec/site.ts';
-import { deploymentState, launchRecord, ScriptedRunner, temporaryStore } from '../support.ts';
+import { PipelinePlace, pipelineModels } from './support.ts';
 
-const site = siteSchema.parse({
-  name: 'local',
-  kind: 'local',
-  node_kinds: [
-    {
-      name: 'machine',
-      count: 2,
-      cpus: 8,
-      memory_gb: 16,
-      devices: [{ kind: 'gpu', model: 'A100', count: 4, memory_gb: 2, cores: 1, emulated: 'cpu' }],
-    },
-  ],
-});
-
-let place: ReturnType<typeof temporaryStore>;
-let operations: Operations;
-let events: ProgressEvent[];
-let now_ms: number;
-let models: string;
-let source: string;
+let models: Awaited<ReturnType<typeof pipelineModels>>;
+let world: PipelinePlace;
 
 beforeAll(async () => {
-  models = mkdtempSync(join(tmpdir(), 'hpcserve-pipelines-'));
-  source = join(models, 'small.gguf');
-  await synthesize({ path: source, shape: synthPresets['small-llama']!, quantization: 'Q8_0', seed: 1 });
+  models = await pipelineModels();
 });
-afterAll(() => rmSync(models, { recursive: true, force: true }));
+afterAll(() => models.dispose());
 beforeEach(() => {
-  place = temporaryStore();
-  events = [];
-  now_ms = 1e9;
-  const { store } = place;
-  operations = {
-    ...openOperations({
-      facts: { user: 'someone', environment: {} },
-      command: 'test',
-      now_ms: () => now_ms,
-      emit: () => undefined,
-      signal: new AbortController().signal,
-      loaded: { site, path: '/site.yaml', layout: store.layout, provenance: () => undefined },
-    }),
-    store,
-    runner: new ScriptedRunner(),
-  };
+  world = new PipelinePlace(models.folder);
 });
-afterEach(() => place.dispose());
-
-/** With the fewest stages, as it is where nobody merges them, or was merged already. */
-function deployed(pipeline?: unknown, jobs?: number): Promise<DeploymentState> {
-  const { loaded } = operations;
-  const unkept = { ...loaded, site: { ...site, keeper: { ...site.keeper, place: 'none' as const } } };
-  return started({ ...operations, loaded: unkept }, pipeline, jobs);
-}
-
-async function started(
-  by: Operations,
-  pipeline: unknown = { stages_min: 2, stages_max: 4 },
-  jobs?: number,
-): Promise<DeploymentState> {
-  const model = {
-    name: 'cut',
-    source,
-    engine: 'native',
-    context_tokens: 256,
-    max_sequences: 4,
-    devices: { kind: 'gpu' },
-    workload: { rate_per_s: 1, input_tokens: 200, output_tokens: 4 },
-    parallel: { pipeline, jobs },
-  };
-  const spec = deploymentSchema.parse({ name: 'demo', models: [model] });
-  const { plan } = await planNow(by, spec, '/model.yaml');
-  const launches = plan.launches.map((planned, index) =>
-    launchRecord(index + 1, { phase: 'submitted', job_id: '1', planned }),
-  );
-  const state = deploymentState(launches, { spec, kept: true, models: plan.models });
-  place.store.prepareDeployment('demo');
-  place.store.write(state);
-  return state;
-}
-
-/** As agents and jobs say: every stage as it was planned, or where its coordinator says what it takes. */
-function seen(state: DeploymentState, stage_times?: readonly StageTime[]): Observation {
-  const [{ launch_id, planned }] = state.launches as [DeploymentState['launches'][number]];
-  const [unit] = planned.units;
-  const device = { kind: 'gpu' as const, model: 'A100', memory_bytes: 2e9, isa: [] };
-  const session = {
-    session_id: 'ab'.repeat(16),
-    role: 'device-worker',
-    unit: unit!.unit,
-    units: [unit!.unit],
-    engine: 'native',
-    devices: [{ index: 0, ...device }],
-    models: [],
-    stage_times: stage_times && { cut: stage_times },
-  };
-  const agent = {
-    node: 'n0',
-    node_index: 0,
-    devices: [device, device, device, device],
-    sessions: [session],
-  } as unknown as AgentState;
-  const stages = (stage_times ?? unit!.stages ?? []).map(({ begin, end }, stage) => ({
-    ...{ begin, end },
-    stage,
-    node: 'n0',
-    device: `gpu ${stage}`,
-    runs: true,
-  }));
-  const status = { unit: unit!.unit, model: 'cut', engine: 'native', state: 'serving' as const, stages };
-  return {
-    at_ms: now_ms,
-    problems: [],
-    launches: new Map([
-      [
-        launch_id,
-        { launch_id, superseded: false, agents: [agent], units: [status], serving_units: [unit!.unit] },
-      ],
-    ]) as Observation['launches'],
-  };
-}
-
-/** The same where each of its stages is a job, on these nodes, with two devices. */
-function inJobs(state: DeploymentState, nodes: readonly string[]): Observation {
-  const alone = seen(state);
-  const [[first_id, first]] = [...alone.launches] as [[string, LaunchObservation]];
-  const [status] = first.units;
-  const stages = status!.stages!.map((stage, at) => ({ ...stage, node: nodes[at]!, device: 'gpu 0' }));
-  const launches = state.launches.map(({ launch_id }, at): [string, LaunchObservation] => {
-    const [agent] = first.agents;
-    const isFirst = launch_id === first_id;
-    const sessions = isFirst ? agent!.sessions : [];
-    const own = { ...agent!, node: nodes[at]!, devices: agent!.devices.slice(0, 2), sessions };
-    return [
-      launch_id,
-      { ...first, launch_id, agents: [own], units: isFirst ? [{ ...status!, stages }] : [] },
-    ];
-  });
-  return { ...alone, launches: new Map(launches) };
-}
-
-/**
- * As a gateway writes it that was asked so often for 20 s.
- * @param pass_ms of its answers, all of them
- * @param asked_ms when the last request came
- */
-function asked(
-  rate_per_s: number,
-  in_flight: number,
-  pass_ms: readonly number[] = [],
-  asked_ms = now_ms,
-): void {
-  const windows = new ArrivalWindows();
-  for (let at_ms = asked_ms - 20_000; at_ms < asked_ms; at_ms += 1000 / rate_per_s) windows.observe(at_ms);
-  const folder = place.store.layout.gateway_folder;
-  mkdirSync(folder, { recursive: true });
-  const demand = {
-    ...{ model: 'cut', request_s: 1, in_flight, asked_ms, arrivals: windows.read(now_ms) },
-    answers: { total: pass_ms.length, last: pass_ms.map((ms, index) => [now_ms + index, ms]) },
-  };
-  const file = { format: 1, started_ms: 0, measured_ms: now_ms, models: [demand] };
-  writeFileSync(join(folder, 'demand.json'), JSON.stringify(file));
-}
+afterEach(() => world.dispose());
 
 describe('a pipeline that has loaded as the finest stages', () => {
   const looks = async (
@@ -194,16 +35,16 @@ describe('a pipeline that has loaded as the finest stages', () => {
     state: DeploymentState,
     rounds: number,
   ): Promise<string[]> => {
-    for (let round = 0; round < rounds; round++, now_ms += 2000) {
-      await keeper.look(state, seen(state));
+    for (let round = 0; round < rounds; round++, world.now_ms += 2000) {
+      await keeper.look(state, world.seen(state));
       await keeper.settled();
     }
-    return (events as { message: string }[]).map(({ message }) => message);
+    return (world.events as { message: string }[]).map(({ message }) => message);
   };
   const merges = expect.stringMatching(/^cut-0 of demo keeps its 4 stages \(2 are better: /);
 
   it('has memory for fewer on each device, and cuts where these are cut', async () => {
-    const [fine, coarse] = [await started(operations), await deployed()];
+    const [fine, coarse] = [await world.started(world.operations), await world.deployed()];
     const [one, other] = [fine, coarse].map(({ launches }) => launches[0]!.planned.units[0]!);
     expect(one!.stages).toHaveLength(4);
     expect(other!.stages).toHaveLength(2);
@@ -217,51 +58,51 @@ describe('a pipeline that has loaded as the finest stages', () => {
 
   it('is none of several sites, whose requests come to the gateway of another, and is left as it is there', async () => {
     const whole = { generation: 1, digest: 'd', url_site: 'other' };
-    const state = await started(operations);
+    const state = await world.started(world.operations);
     const sites = { ...state.spec, sites: ['local', 'other'] };
-    const { plan } = await planNow(operations, sites, '/model.yaml');
+    const { plan } = await planNow(world.operations, sites, '/model.yaml');
     expect(plan.launches[0]!.units[0]!.stages).toHaveLength(2);
     const shared = { ...state, spec: { ...state.spec, share: whole as unknown as typeof state.spec.share } };
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     expect(await looks(keeper, shared, 60)).toEqual([]);
   });
 
   it('is merged by whole stages', async () => {
-    const state = await started(operations);
-    const [pipeline] = heldPipelines(state, seen(state));
-    const { plan } = planChange(pipeline!, 2, await pipelineQuestion(operations, state), 0);
+    const state = await world.started(world.operations);
+    const [pipeline] = heldPipelines(state, world.seen(state));
+    const { plan } = planChange(pipeline!, 2, await pipelineQuestion(world.operations, state), 0);
     const begins = pipeline!.stages.map(({ begin }) => begin);
     expect(begins).toEqual(expect.arrayContaining(plan.cuts.map(({ begin }) => begin)));
   });
 
   it('is to be merged after a minute in which nobody asked it', async () => {
-    const state = await started(operations);
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const state = await world.started(world.operations);
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     expect(await looks(keeper, state, 30)).toEqual([]);
     expect(await looks(keeper, state, 2)).toEqual([merges]);
   });
 
   it('is left as it is while somebody may ask it as much again', async () => {
-    const state = await started(operations);
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
-    asked(0.5, 0);
+    const state = await world.started(world.operations);
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
+    world.asked(0.5, 0);
     // It is silent soon, and peaks are remembered for five minutes.
     expect(await looks(keeper, state, 149)).toEqual([]);
     expect(await looks(keeper, state, 33)).toEqual([merges]);
   });
 
   it('is left as it is for as long where its gateway died with a request that had come long before', async () => {
-    const state = await started(operations);
-    const long_ago_ms = now_ms - 900_000;
-    asked(0.5, 1, [], long_ago_ms);
-    const beside = new GranularityKeeper(operations, (event) => void events.push(event));
+    const state = await world.started(world.operations);
+    const long_ago_ms = world.now_ms - 900_000;
+    world.asked(0.5, 1, [], long_ago_ms);
+    const beside = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     expect(await looks(beside, state, 149)).toEqual([]);
     expect(await looks(beside, state, 3)).toEqual([merges]);
     // Without that request, the minute is all.
-    events = [];
-    asked(0.5, 0, [], long_ago_ms);
-    now_ms += 60_000;
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    world.events = [];
+    world.asked(0.5, 0, [], long_ago_ms);
+    world.now_ms += 60_000;
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     expect(await looks(keeper, state, 30)).toEqual([]);
     expect(await looks(keeper, state, 2)).toEqual([merges]);
   });
@@ -269,7 +110,7 @@ describe('a pipeline that has loaded as the finest stages', () => {
 
 describe('a pipeline that may have 2 to 4 stages', () => {
   it('begins with two where nobody would merge more, and its job has four devices', async () => {
-    const state = await deployed();
+    const state = await world.deployed();
     const [launch] = state.launches;
     expect(launch!.planned.devices_per_node.count).toBe(4);
     expect(launch!.planned.units[0]).toMatchObject({ device_count: 4, pipeline: 2 });
@@ -278,9 +119,9 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   });
 
   it('is told where its stages come to lie: by layers, the first where it was, others on devices that are free', async () => {
-    const state = await deployed();
-    const [pipeline] = heldPipelines(state, seen(state));
-    const { stages, plan } = planChange(pipeline!, 4, await pipelineQuestion(operations, state), 0);
+    const state = await world.deployed();
+    const [pipeline] = heldPipelines(state, world.seen(state));
+    const { stages, plan } = planChange(pipeline!, 4, await pipelineQuestion(world.operations, state), 0);
     expect(stages).toHaveLength(4);
     expect(stages[0]).toMatchObject({ device: 'gpu 0', node: 'n0', first_block: 0 });
     expect(new Set(stages.map(({ device }) => device)).size).toBe(4);
@@ -294,9 +135,9 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   });
 
   it('takes between two stages what hidden states of its rows take, beside the way itself', async () => {
-    const state = await deployed();
-    const [pipeline] = heldPipelines(state, seen(state));
-    const question = await pipelineQuestion(operations, state);
+    const state = await world.deployed();
+    const [pipeline] = heldPipelines(state, world.seen(state));
+    const question = await pipelineQuestion(world.operations, state);
     const live = livePipeline(pipeline!, state.spec.models[0]!, question)!;
     // Of 200 tokens in and 4 out, one pass in five is a prompt; four sequences decode in as many batches as stages.
     const { n_embd } = synthPresets['small-llama']!;
@@ -307,11 +148,11 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   });
 
   it('starts a stage on a device that no other model is on, though that comes later', async () => {
-    const state = await deployed();
-    const alone = seen(state);
+    const state = await world.deployed();
+    const alone = world.seen(state);
     const agentOf = (observation: Observation): AgentState =>
       [...observation.launches.values()][0]!.agents[0]!;
-    const question = await pipelineQuestion(operations, state);
+    const question = await pipelineQuestion(world.operations, state);
     const [before] = heldPipelines(state, alone);
     expect(
       planChange(before!, 3, question, 0)
@@ -333,9 +174,9 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   });
 
   it('is split where it is cut, as long as that is no slower than another cut', async () => {
-    const state = await deployed();
-    const [pipeline] = heldPipelines(state, seen(state));
-    const question = await pipelineQuestion(operations, state);
+    const state = await world.deployed();
+    const [pipeline] = heldPipelines(state, world.seen(state));
+    const question = await pipelineQuestion(world.operations, state);
     const [first, second] = pipeline!.stages;
     // Three stages of eight layers have three at most in each; no two cuts are all of these.
     const kept = [2, 3, 5].map((layer) => {
@@ -351,15 +192,15 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   });
 
   it('keeps its stages under a load that it carries, and says why', async () => {
-    const state = await deployed();
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
-    for (let round = 0; round < 5; round++, now_ms += 2000) {
-      asked(0.5, 1);
-      await keeper.look(state, seen(state));
+    const state = await world.deployed();
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
+    for (let round = 0; round < 5; round++, world.now_ms += 2000) {
+      world.asked(0.5, 1);
+      await keeper.look(state, world.seen(state));
     }
     await keeper.settled();
-    expect(events).toEqual([]);
-    const [told] = readGranularityFile(place.store.layout);
+    expect(world.events).toEqual([]);
+    const [told] = readGranularityFile(world.place.store.layout);
     expect(told).toMatchObject({
       deployment: 'demo',
       unit: 'cut-0',
@@ -373,36 +214,36 @@ describe('a pipeline that may have 2 to 4 stages', () => {
   });
 
   it('is to get more under one that it does not carry; where nobody can tell its agent, that is said once and tried later', async () => {
-    const state = await deployed();
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const state = await world.deployed();
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     const look = async (rounds: number): Promise<void> => {
-      for (let round = 0; round < rounds; round++, now_ms += 2000) {
-        asked(4000, 5000);
-        await keeper.look(state, seen(state));
+      for (let round = 0; round < rounds; round++, world.now_ms += 2000) {
+        world.asked(4000, 5000);
+        await keeper.look(state, world.seen(state));
         await keeper.settled();
       }
     };
     await look(5);
-    expect(events).toHaveLength(1);
-    expect(events[0]).toMatchObject({ kind: 'warning' });
-    expect((events[0] as { message: string }).message).toMatch(
+    expect(world.events).toHaveLength(1);
+    expect(world.events[0]).toMatchObject({ kind: 'warning' });
+    expect((world.events[0] as { message: string }).message).toMatch(
       /^cut-0 of demo keeps its 2 stages \(4 are better: .*\): no gateway of local can be reached: .*\[E_GATEWAY_UNREACHABLE\]$/,
     );
-    const [told] = readGranularityFile(place.store.layout);
+    const [told] = readGranularityFile(world.place.store.layout);
     expect(told).toMatchObject({ stages: 2, last: { from: 2, to: 4 } });
     expect(told!.last!.refused).toContain('E_GATEWAY_UNREACHABLE');
     // Agents that do not agree on who has which stage: it is not there for a look.
-    await keeper.look(state, { ...seen(state), launches: new Map() });
-    expect(heldPipelines(state, { ...seen(state), launches: new Map() })).toEqual([]);
+    await keeper.look(state, { ...world.seen(state), launches: new Map() });
+    expect(heldPipelines(state, { ...world.seen(state), launches: new Map() })).toEqual([]);
     await look(1);
-    expect(readGranularityFile(place.store.layout)).toMatchObject([{ last: { from: 2, to: 4 } }]);
+    expect(readGranularityFile(world.place.store.layout)).toMatchObject([{ last: { from: 2, to: 4 } }]);
     // A minute after the first refusal, two after the second.
     await look(40);
-    expect(events).toHaveLength(2);
+    expect(world.events).toHaveLength(2);
   });
 
   it('is cut anew where batches lie before one of its stages, and it takes longer than the others', async () => {
-    const state = await deployed();
+    const state = await world.deployed();
     // Four stages, each on a device with room for half of the model.
     const times = [0, 5, 9, 13].map((begin, stage) => ({
       ...{ begin, end: [5, 9, 13, 18][stage]! },
@@ -414,68 +255,68 @@ describe('a pipeline that may have 2 to 4 stages', () => {
       stage_times: { cut: times },
     };
     const agent = { format: 1, node: 'n0', node_index: 0, phase: 'serving', started_at_ms: 0 };
-    const folder = place.store.launchFolder('demo', state.launches[0]!.launch_id);
+    const folder = world.place.store.launchFolder('demo', state.launches[0]!.launch_id);
     mkdirSync(folder, { recursive: true });
     const file = { ...agent, updated_at_ms: 1, devices: [], sessions: [session] };
     writeFileSync(join(folder, 'n0.state.json'), JSON.stringify(file));
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     const look = async (rounds: number): Promise<void> => {
-      for (let round = 0; round < rounds; round++, now_ms += 2000) {
-        asked(0.5, 1);
-        await keeper.look(state, seen(state, times));
+      for (let round = 0; round < rounds; round++, world.now_ms += 2000) {
+        world.asked(0.5, 1);
+        await keeper.look(state, world.seen(state, times));
         await keeper.settled();
       }
     };
     await look(20);
-    expect(events).toEqual([]);
-    const [told] = readGranularityFile(place.store.layout);
+    expect(world.events).toEqual([]);
+    const [told] = readGranularityFile(world.place.store.layout);
     expect(told).toMatchObject({ stages: 4, congested_stage: 0 });
     expect(told!.because).toMatch(
       /2\.4 micro-batches wait before stage 0, 10 ms of its work; .*: cut anew if that lasts for 60\.0 s$/,
     );
-    expect(granularityLines(told!, now_ms)[0]).toMatch(/ 0 waiting, stage 0 is congested\)$/);
+    expect(granularityLines(told!, world.now_ms)[0]).toMatch(/ 0 waiting, stage 0 is congested\)$/);
     await look(15);
-    expect((events as { message: string }[]).map(({ message }) => message)).toEqual([
+    expect((world.events as { message: string }[]).map(({ message }) => message)).toEqual([
       expect.stringMatching(
         /^cut-0 of demo keeps its 4 stages \(another cut is better: 2\.4 micro-batches wait/,
       ),
     ]);
-    const [pipeline] = heldPipelines(state, seen(state, times));
-    const { plan } = planChange(pipeline!, 4, await pipelineQuestion(operations, state), now_ms);
+    const [pipeline] = heldPipelines(state, world.seen(state, times));
+    const { plan } = planChange(pipeline!, 4, await pipelineQuestion(world.operations, state), world.now_ms);
     expect(plan.cuts.map(({ begin }) => begin)).toEqual([0, 3, 5, 9]);
   });
 
   it('stalls while its answers take longer than 1.5 times what they did, and says when that is over', async () => {
-    const state = await deployed();
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const state = await world.deployed();
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     const normal = Array.from({ length: 40 }, () => 20);
     const look = async (in_flight: number, ...more: number[]): Promise<string> => {
-      asked(0.5, in_flight, [...normal, ...more]);
-      await keeper.look(state, seen(state));
-      const [told] = readGranularityFile(place.store.layout);
-      return granularityLines(told!, now_ms)[0]!;
+      world.asked(0.5, in_flight, [...normal, ...more]);
+      await keeper.look(state, world.seen(state));
+      const [told] = readGranularityFile(world.place.store.layout);
+      return granularityLines(told!, world.now_ms)[0]!;
     };
     expect(await look(1)).not.toContain('stalled');
-    now_ms += 2000;
+    world.now_ms += 2000;
     await look(1, 35);
-    now_ms += 3000;
+    world.now_ms += 3000;
     expect(await look(1, 35, 26)).toMatch(/ 0 waiting, stalled for 3 s\)$/);
     // Nobody waits for anything.
     expect(await look(0, 35, 26)).not.toContain('stalled');
-    expect(events).toEqual([]);
-    now_ms += 2000;
+    expect(world.events).toEqual([]);
+    world.now_ms += 2000;
     expect(await look(1, 35, 26, 21)).not.toContain('stalled');
-    expect(events.map(describeEvent)).toEqual([
+    expect(world.events.map(describeEvent)).toEqual([
       expect.stringMatching(/^demo: answers of cut stalled for 5 s, and are as before \(20\.0 ms a token\)$/),
     ]);
   });
 
   it('has another normal once it is cut otherwise, whoever did that; a stall of two replicas is told once', async () => {
-    const state = await deployed();
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
+    const state = await world.deployed();
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     const cut = (begins: readonly number[], replicas = 1): Observation => {
       const times = begins.map((begin, at) => ({ begin, end: begins[at + 1] ?? 18, computed_us: 1000 }));
-      const observation = seen(state, times);
+      const observation = world.seen(state, times);
       const [[launch_id, launch]] = [...observation.launches] as [[string, LaunchObservation]];
       if (replicas === 2) observation.launches.set(`${launch_id}-2`, launch);
       return observation;
@@ -484,43 +325,43 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     const [launch] = state.launches;
     twice.launches.push({ ...launch!, launch_id: `${launch!.launch_id}-2` });
     const look = async (of: DeploymentState, observation: Observation, pass_ms: number[]): Promise<void> => {
-      asked(0.5, 1, pass_ms);
+      world.asked(0.5, 1, pass_ms);
       await keeper.look(of, observation);
-      now_ms += 2000;
+      world.now_ms += 2000;
     };
     const fast = Array.from({ length: 40 }, () => 20);
     await look(state, cut([0, 9]), fast);
     await look(state, cut([0, 9]), [...fast, 50]);
-    expect(readGranularityFile(place.store.layout)[0]!.stalled_ms).toBeDefined();
+    expect(readGranularityFile(world.place.store.layout)[0]!.stalled_ms).toBeDefined();
     // By hand, for example.
     await look(state, cut([0, 5, 9, 13]), [...fast, 50, 50]);
-    expect(readGranularityFile(place.store.layout)[0]!.stalled_ms).toBeUndefined();
+    expect(readGranularityFile(world.place.store.layout)[0]!.stalled_ms).toBeUndefined();
     const slow = [...fast, 50, 50, ...Array.from({ length: 40 }, () => 50)];
     await look(state, cut([0, 5, 9, 13]), slow);
-    expect(readGranularityFile(place.store.layout)[0]!.stalled_ms).toBeUndefined();
+    expect(readGranularityFile(world.place.store.layout)[0]!.stalled_ms).toBeUndefined();
 
     const normal = [...slow, ...Array.from({ length: 40 }, () => 50)];
     await look(twice, cut([0, 5, 9, 13], 2), normal);
     await look(twice, cut([0, 5, 9, 13], 2), [...normal, 90]);
     await look(twice, cut([0, 5, 9, 13], 2), [...normal, 90, 50]);
     await keeper.settled();
-    expect(events.filter(({ kind }) => kind === 'stall_over')).toHaveLength(1);
+    expect(world.events.filter(({ kind }) => kind === 'stall_over')).toHaveLength(1);
   });
 
   it('is left alone where model.yaml gives one number', async () => {
-    const state = await deployed(2);
-    const keeper = new GranularityKeeper(operations, (event) => void events.push(event));
-    asked(4000, 5000);
-    await keeper.look(state, seen(state));
+    const state = await world.deployed(2);
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
+    world.asked(4000, 5000);
+    await keeper.look(state, world.seen(state));
     await keeper.settled();
-    expect(readGranularityFile(place.store.layout)).toEqual([]);
+    expect(readGranularityFile(world.place.store.layout)).toEqual([]);
   });
 });
 
 describe('another number of stages that cannot be', () => {
   const refusal = async (state: DeploymentState, stages: number): Promise<string> => {
-    const [pipeline] = heldPipelines(state, seen(state));
-    const question = await pipelineQuestion(operations, state);
+    const [pipeline] = heldPipelines(state, world.seen(state));
+    const question = await pipelineQuestion(world.operations, state);
     try {
       planChange(pipeline!, stages, question, 0);
       return 'nothing';
@@ -531,19 +372,19 @@ describe('another number of stages that cannot be', () => {
   };
 
   it('says which devices, layers or memory are in the way', async () => {
-    const two = await deployed(2);
+    const two = await world.deployed(2);
     expect(await refusal(two, 4)).toBe('E_STAGES_IMPOSSIBLE: its job has 2 devices for it');
     expect(await refusal(two, 9)).toBe('E_STAGES_IMPOSSIBLE: cut has 8 layers');
-    const four = await deployed(4);
+    const four = await world.deployed(4);
     expect(await refusal(four, 2)).toMatch(
       /^E_STAGES_IMPOSSIBLE: weights and KV take .* GiB, and the 2 largest devices have .* GiB in all$/,
     );
   });
 
   it('is none over several jobs, but where two of them are on one node: devices have no names there', async () => {
-    const state = await deployed({ stages_min: 2, stages_max: 4 }, 2);
-    const question = await pipelineQuestion(operations, state);
-    const [pipeline] = heldPipelines(state, inJobs(state, ['n0', 'n1']));
+    const state = await world.deployed({ stages_min: 2, stages_max: 4 }, 2);
+    const question = await pipelineQuestion(world.operations, state);
+    const [pipeline] = heldPipelines(state, world.inJobs(state, ['n0', 'n1']));
     expect(pipeline!.devices.map(({ device }) => device)).toEqual([
       { device: 'gpu 0', node: 'n0' },
       { device: 'gpu 0', node: 'n1' },
@@ -553,7 +394,7 @@ describe('another number of stages that cannot be', () => {
     const { stages } = planChange(pipeline!, 4, question, 0);
     expect(stages.map(({ node }) => node).sort()).toEqual(['n0', 'n0', 'n1', 'n1']);
     // Devices of a job that is over are none: what its agent wrote last is still there.
-    const home = inJobs(state, ['n0', 'n1']);
+    const home = world.inJobs(state, ['n0', 'n1']);
     const [first, second] = [...home.launches.values()];
     for (const [at, stage] of first!.units[0]!.stages!.entries())
       Object.assign(stage, { node: 'n0', device: `gpu ${at}` });
@@ -564,16 +405,16 @@ describe('another number of stages that cannot be', () => {
     expect(() => planChange(pipeline!, 5, question, 0)).toThrow(
       expect.objectContaining({ because: ['its 2 jobs have 4 devices for it'] }),
     );
-    const [shared] = heldPipelines(state, inJobs(state, ['n0', 'n0']));
+    const [shared] = heldPipelines(state, world.inJobs(state, ['n0', 'n0']));
     expect(() => planChange(shared!, 4, question, 0)).toThrow(
       expect.objectContaining({ because: [expect.stringMatching(/^several of its jobs are on n0,/)] }),
     );
   });
 
   it('says so of a model that is not cut, of one that does not serve, and of one that is not there', async () => {
-    await deployed(1);
+    await world.deployed(1);
     const move = (order: { stages: number; model?: string }): Promise<unknown> =>
-      planMove(operations, { deployment: 'demo', ...order });
+      planMove(world.operations, { deployment: 'demo', ...order });
     await expect(move({ stages: 2 })).rejects.toMatchObject({
       code: 'E_STAGES_IMPOSSIBLE',
       because: [expect.stringMatching(/its replicas \(native\) are not cut into stages/)],
@@ -582,12 +423,12 @@ describe('another number of stages that cannot be', () => {
       code: 'E_USAGE',
       try: ['hpcserve move demo --model cut --stages N'],
     });
-    await deployed(2);
+    await world.deployed(2);
     await expect(move({ stages: 4 })).rejects.toMatchObject({
       code: 'E_STAGES_IMPOSSIBLE',
       because: [expect.stringMatching(/none of its replicas serves/)],
     });
-    await expect(planMove(operations, { deployment: 'other', stages: 2 })).rejects.toMatchObject({
+    await expect(planMove(world.operations, { deployment: 'other', stages: 2 })).rejects.toMatchObject({
       code: 'E_DEPLOYMENT_UNKNOWN',
     });
   });

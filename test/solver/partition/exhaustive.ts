@@ -28,6 +28,7 @@ export function bestByEnumeration(question: PartitionQuestion, cycle_s: number):
       if (end <= begin) continue;
       for (let kind = 0; kind < devices.length; kind++) {
         if (left[kind] === 0) continue;
+        if (question.in_order === true && chosen.some((stage) => stage.kind > kind)) continue;
         left[kind]!--;
         visit(end, [...chosen, { begin, end, kind }]);
         left[kind]!++;
@@ -54,6 +55,8 @@ export function objectiveOf(
     const kv_bytes = sum((operator) => operator.kv_bytes_per_token) * (question.kv_tokens ?? 0);
     if (weight_bytes + kv_bytes > memory_bytes) return undefined;
     const compute_s = sum((operator) => operator.compute_s) / speed;
+    const stage_s = compute_s + weight_bytes / question.link_bytes_per_s;
+    if (stage_s > (question.stage_s_max ?? Number.POSITIVE_INFINITY)) return undefined;
     value.objective_s += Math.abs(compute_s + weight_bytes / question.link_bytes_per_s - cycle_s);
     if (!endsBlock(own.at(-1)!))
       value.objective_s += (question.boundary_share ?? boundary_share_default) * cycle_s;

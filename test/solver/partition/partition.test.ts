@@ -27,6 +27,7 @@ describe('partition by Eq. 2', () => {
     const random = new Random(11);
     let feasible = 0;
     let kept = 0;
+    let mixed = 0;
     for (let round = 0; round < 250; round++) {
       const operators = randomOperators(1 + random.below(4), () => random.unit());
       const bytes = operators.reduce((sum, { weight_bytes }) => sum + weight_bytes, 0);
@@ -43,13 +44,16 @@ describe('partition by Eq. 2', () => {
         boundary_share: [0, 0.1, 1][random.below(3)]!,
         cycle_s: 0.002 * (1 + random.below(10)),
         keep: operators.flatMap((_, index) => (index > 0 && random.below(6) === 0 ? [index] : [])),
+        in_order: random.below(2) === 0,
       };
+      if (random.below(4) === 0) question.stage_s_max = 0.002 * (5 + random.below(20));
       const found = partition(question);
       const best = bestByEnumeration(question, question.cycle_s!);
       expect(found.feasible, JSON.stringify(question)).toBe(best !== undefined);
       if (!found.feasible || best === undefined) continue;
       feasible++;
       if (question.keep!.length > 0) kept++;
+      if (question.in_order && new Set(found.stages.map(({ kind }) => kind)).size > 1) mixed++;
       const kinds = found.stages.map((stage) => ({
         ...stage,
         kind: question.devices.findIndex(({ kind }) => kind === stage.kind),
@@ -62,6 +66,7 @@ describe('partition by Eq. 2', () => {
     }
     expect(feasible).toBeGreaterThan(60);
     expect(kept).toBeGreaterThan(20);
+    expect(mixed).toBeGreaterThan(20);
   });
 
   it('covers every operator once, in order', () => {

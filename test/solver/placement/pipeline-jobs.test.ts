@@ -5,7 +5,7 @@ import { place } from '../../../solver/placement/placement.ts';
 import { stagesPerNode } from '../../../spec/launch.ts';
 import { deploymentSchema } from '../../../spec/model-yaml.ts';
 import { type NodeKindOffer, type Placement, unitsOfJob } from '../../../spec/plan.ts';
-import { ask, cpus, gguf } from './support.ts';
+import { ask, cpus, gguf, gpus } from './support.ts';
 
 const nodes = (count: number) => {
   const offer = cpus('Xeon-8480+', count, ['avx512_bf16']);
@@ -88,13 +88,103 @@ describe('a replica over several jobs', () => {
       expect(checkPlacement(question, { ...plan, launches: elsewhere }).join()).toContain('tier scavenger');
     });
 
-    it('goes only to nodes of one device, with room for it', () => {
-      const other = { ...idle, devices: { ...idle.devices, model: 'EPYC-9654' } };
+    it('goes only to nodes with room for it, that the model asks for', () => {
       const narrow = { ...idle, devices: { ...idle.devices, count: 1 } };
-      for (const kind of [other, narrow, { ...idle, cpus: 1 }, { ...idle, memory_bytes: 1 }])
-        expect(place(asked([stable, kind])).rejected).toContainEqual(
-          expect.objectContaining({ constraint: 'tier_asked', node_kind: stable.node_kind }),
+      const gpu = { ...gpus('A100', 40, 2, { engines: idle.engines }), tier: 'scavenger' as const };
+      const rejections = [
+        [narrow, 'tier_asked'],
+        [{ ...idle, cpus: 1 }, 'cpus_per_node'],
+        [{ ...idle, memory_bytes: 1 }, 'host_memory'],
+        [gpu, 'tier_asked'],
+      ] as const;
+      for (const [kind, constraint] of rejections)
+        expect(place(asked([stable, kind], { devices: { kind: 'cpu' } })).rejected).toContainEqual(
+          expect.objectContaining({ constraint, node_kind: stable.node_kind }),
         );
+    });
+
+    describe('by nodes with other devices', () => {
+      const native = { native: { available: true } } as const;
+      const first = gpus('A100-80GB', 80, 1, { count: 1, engines: native });
+      const small = gpus('V100-16GB', 16, 3, { count: 1, engines: native, tier: 'scavenger', cpus: 20 });
+      const wide = { ...small, node_kind: 'many', nodes_total: 9, memory_bytes: 2 ** 37 };
+      const two = { parallel: { pipeline: 2, jobs: 2, lenders: 'scavenger' } };
+      const [mixed] = [ask([gguf('cut', '70b', { ...two, context_tokens: 4096 })], [first, small])];
+
+      it('is cut for what each of them has, and each job asks for its own', () => {
+        const plan = place(mixed!);
+        expect(checkPlacement(mixed!, plan)).toEqual([]);
+        const [one, other] = plan.launches.map((launch) => {
+          const [unit] = unitsOfJob(launch);
+          return { launch, unit: unit! };
+        });
+        expect(one!.unit.stages).toEqual(other!.unit.stages);
+        // 40 GB of weights are more than the second device has, and half of them, too.
+        const layers = one!.unit.stages!.map(({ begin, end }) => Math.floor((end - begin) / 2));
+        expect(layers[0]).toBeGreaterThan(50);
+        expect(layers[1]).toBeGreaterThan(5);
+        const memory = [one, other].map((each) => each!.unit.memory!.device_bytes);
+        expect(memory[0]).toBeGreaterThan(30e9);
+        expect(memory[1]).toBeLessThan(16 * 2 ** 30);
+        expect(one!.unit.kv_tokens).toBe(other!.unit.kv_tokens);
+        expect(other!.launch).toMatchObject({
+          node_kind: 'v100-16gb',
+          cpus_per_node: 20,
+          devices_per_node: { kind: 'gpu', model: 'V100-16GB', count: 1 },
+        });
+        expect(one!.unit.node_device_kinds).toBeUndefined();
+        expect(plan.models[0]!.reasons.join()).toContain('lent by v100-16gb on V100-16GB');
+      });
+
+      it('prefers devices like its own, and of others those that make it fastest', () => {
+        const lender = (kinds: NodeKindOffer[]): string => {
+          const model = gguf('cut', '8b', { ...two, tier: 'stable' });
+          return place(ask([model], kinds)).launches[1]!.node_kind;
+        };
+        const alike = { ...first, node_kind: 'alike', tier: 'scavenger' as const };
+        const fast = gpus('H100', 80, 1, { count: 1, engines: native, tier: 'scavenger' });
+        expect(lender([first, wide, fast, alike])).toBe('alike');
+        expect(lender([first, wide, fast])).toBe('h100');
+      });
+
+      it('may be on CPUs, of which every job is told', () => {
+        const processors = cpus('Xeon-8480+', 2, ['avx512_bf16'], { tier: 'scavenger' });
+        const model = gguf('cut', '8b', { ...two, tier: 'stable' });
+        const question = ask([model], [first, processors]);
+        const plan = place(question);
+        expect(checkPlacement(question, plan)).toEqual([]);
+        const units = plan.launches.map((launch) => unitsOfJob(launch)[0]!);
+        expect(units.map(({ device_kind }) => device_kind)).toEqual(['gpu', 'cpu']);
+        for (const unit of units) expect(unit.node_device_kinds).toEqual(['gpu', 'cpu']);
+        expect(plan.launches.map(({ devices_per_node }) => devices_per_node.count)).toEqual([1, 0]);
+        // A processor is slower, and has fewer of the layers.
+        const [{ stages }] = units as [(typeof units)[number]];
+        expect(stages![0]!.end - stages![0]!.begin).toBeGreaterThan(stages![1]!.end - stages![1]!.begin);
+        const { tpot_ms } = plan.models[0]!.groups[0]!.predicted!;
+        const alone = place(ask([gguf('cut', '8b')], [first])).models[0]!.groups[0]!.predicted!;
+        expect(tpot_ms).toBeGreaterThan(alone.tpot_ms);
+      });
+
+      it('keeps its stages: none of them moves to a device of the other kind', () => {
+        const range = { pipeline: { stages_min: 2, stages_max: 4 }, jobs: 2, lenders: 'scavenger' };
+        const of = (kind: NodeKindOffer) => ({ ...kind, devices: { ...kind.devices, count: 2 } });
+        const model = gguf('cut', '8b', { parallel: range, tier: 'stable' });
+        expect(place(ask([model], [of(first), of(small)])).rejected).toContainEqual(
+          expect.objectContaining({ constraint: 'parallel_unsupported', node_kind: 'a100-80gb' }),
+        );
+      });
+
+      it('is found unsound where a job has more than its devices hold, or others than they are', () => {
+        const plan = place(mixed!);
+        const [one, other] = plan.launches as [(typeof plan.launches)[0], (typeof plan.launches)[0]];
+        const faults = (change: object): string => {
+          const lends_to = other.part!.lends_to.map((unit) => ({ ...unit, ...change }));
+          const launch = { ...other, part: { ...other.part!, lends_to } };
+          return checkPlacement(mixed!, { ...plan, launches: [one, launch] }).join();
+        };
+        expect(faults({ kv_tokens: 1e6 })).toContain('device 0');
+        expect(faults({ device_kind: 'cpu' })).toContain('devices of kind cpu');
+      });
     });
 
     it('takes no more nodes of either kind than there are, nor of what they share', () => {

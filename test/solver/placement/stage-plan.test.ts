@@ -122,6 +122,35 @@ test('devices of different speed get stages of different size', () => {
   expect(Object.fromEntries(layers)).toEqual({ A100: 4, H100: 8 });
 });
 
+test('stages on devices of two kinds lie in the order of these, and the slowest is as fast as it can be', () => {
+  const sizes = fc.array(fc.integer({ min: 1, max: 50 }), { minLength: 3, maxLength: 8 });
+  fc.assert(
+    fc.property(sizes, fc.nat(), fc.integer({ min: 1, max: 4 }), (times, chosen, speed) => {
+      const last = 1 + (chosen % (times.length - 2));
+      const even = model(
+        0,
+        times.map(() => 1000),
+        0,
+      );
+      const devices = [
+        { kind: 'A100', count: 1, memory_bytes: gib, speed: 1 },
+        { kind: 'H100', count: last, memory_bytes: gib, speed },
+      ];
+      const { partition } = plan(even, 1 + last, { devices, seen: measured(times) });
+      expect(partition.stages.map(({ kind }) => kind)).toEqual([
+        'A100',
+        ...new Array<string>(last).fill('H100'),
+      ]);
+      // The first stage has so many layers.
+      const paces = [...times.keys()].slice(1, times.length - last + 1).map((first) => {
+        const own = times.slice(0, first).reduce((sum, each) => sum + each, 0);
+        return Math.max(own, least(times.slice(first), last) / speed);
+      });
+      expect(partition.slowest_s).toBeCloseTo(Math.min(...paces), 6);
+    }),
+  );
+});
+
 test('a plan says where it cuts and why, and cuts by what stages measured once they have', () => {
   const asked = gguf('m', '8b', { parallel: { pipeline: 2 }, engine: 'native' });
   const offer = { ...cpus('Xeon-8480', 1, ['amx_int8']), cpus: 96 };
