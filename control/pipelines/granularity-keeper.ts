@@ -26,6 +26,8 @@ const question_ms = 60_000;
 /** After a change that was refused: until the next is tried, ms; twice as long each time, up to the second. */
 const retry_ms = 60_000;
 const retry_ms_max = 3_600_000;
+/** The same where the agent of a job that has just come may not be known yet to that of the first one. */
+const retry_soon_ms = 5000;
 /** A gateway that has written nothing for so long says nothing of what comes now. */
 const silent_ms = 15_000;
 
@@ -50,6 +52,8 @@ interface WantedChange {
   because: string;
   /** Of the model's arrivals. */
   cv: number;
+  /** After a first refusal. */
+  retry_ms: number;
 }
 
 /** What is remembered of the answers of a model, which any of its pipelines may have given. */
@@ -142,8 +146,10 @@ export class GranularityKeeper {
     if (watched.changing !== undefined) because = watched.changing.because;
     else if (decision.action !== 'keep' && now < watched.retry_at_ms)
       because = `${because}; the last change was refused, the next is tried in ${Math.ceil((watched.retry_at_ms - now) / 1000)} s`;
-    else if (decision.action !== 'keep')
-      this.#begin(state, pipeline, { to: stages, because, cv: asked.arrivals.cv }, question, watched);
+    else if (decision.action !== 'keep') {
+      const wanted = { to: stages, because, cv: asked.arrivals.cv, retry_ms };
+      this.#begin(state, pipeline, wanted, question, watched);
+    }
     const { stages_min, stages_max } = stageBounds(model);
     const seen: SeenPipeline = {
       deployment: state.name,
@@ -183,7 +189,8 @@ export class GranularityKeeper {
     else if (watched.isShort && !watched.changing && this.#operations.now_ms() >= watched.retry_at_ms) {
       const because = `model.yaml asks for ${to}, and all of its jobs are there again`;
       const question = await this.#questionOf(state);
-      this.#begin(state, pipeline, { to, because, cv: cv_assumed }, question, watched);
+      const wanted = { to, because, cv: cv_assumed, retry_ms: retry_soon_ms };
+      this.#begin(state, pipeline, wanted, question, watched);
     }
   }
 
@@ -210,7 +217,7 @@ export class GranularityKeeper {
   async #change(
     state: DeploymentState,
     pipeline: HeldPipeline,
-    { to, because, cv }: WantedChange,
+    { to, because, cv, retry_ms: again_ms }: WantedChange,
     question: PlacementQuestion,
     watched: Watched,
   ): Promise<void> {
@@ -233,7 +240,7 @@ export class GranularityKeeper {
       const refused = `${[error.message, ...error.because].join(': ')} [${error.code}]`;
       watched.last = { at_ms, from, to, because, refused };
       watched.retry_at_ms =
-        this.#operations.now_ms() + Math.min(retry_ms_max, retry_ms * 2 ** watched.refusals);
+        this.#operations.now_ms() + Math.min(retry_ms_max, again_ms * 2 ** watched.refusals);
       watched.refusals++;
       const message = `${unit} of ${state.name} keeps its ${from} stages (${to === from ? 'another cut is better' : `${to} are better`}: ${because}): ${refused}`;
       this.#emit({ at_ms, kind: 'warning', message });

@@ -69,8 +69,10 @@ describe('a pipeline of two jobs with one number of stages', () => {
     expect(await looks(keeper, state, away, 50)).toEqual([]);
     // It runs, and its agent has not begun.
     expect(await looks(keeper, state, merged(state, 'loading'), 50)).toEqual([]);
-    expect(await looks(keeper, state, merged(state), 30)).toEqual([asks]);
+    // Five seconds after the first refusal, ten after the second.
+    expect(await looks(keeper, state, merged(state), 3)).toEqual([asks]);
     expect(await looks(keeper, state, merged(state), 5)).toEqual([asks, asks]);
+    expect(await looks(keeper, state, merged(state), 1)).toEqual([asks, asks, asks]);
   });
 
   it('keeps those that somebody gave it by hand', async () => {
