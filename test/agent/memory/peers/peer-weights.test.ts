@@ -28,6 +28,8 @@ const otherNode = ({ folder }: SlowReads): string[] => [
   join(folder, 'cgroup.procs'),
 ];
 
+const emulated = { emulated: 'cpu', device_model: 'A100', device_memory_bytes: 2 ** 30 } as const;
+
 const probe = SlowReads.from(fileURLToPath(import.meta.url), disk_bytes_per_s);
 const suite = probe ? describe : describe.skip;
 probe?.[Symbol.dispose]();
@@ -145,6 +147,32 @@ suite('a node that loads from another’s memory', () => {
       await ended(loader, slow);
     }
     expect(load).toMatch(/ MB of them from the memory of n0($|;)/);
+    slow[Symbol.dispose]();
+  }, 180_000);
+
+  test('a stage that is started elsewhere has its own tensors from there, and no others', async () => {
+    await using site = await Site.open();
+    using held = await scene(site);
+    const { first, copy, slow, environment } = held;
+    const text = await textOf(site, first, 'first');
+    const stages = [
+      { begin: 0, end: 9 },
+      { begin: 9, end: 18 },
+    ];
+    let came: RegExpExecArray | null | undefined;
+    for (const name of ['warm', 'cut']) {
+      await forgetFile(copy);
+      const { model: spec, ...unit } = native(name, copy);
+      const cut = { ...unit, device_kind: 'gpu', device_count: 2, pipeline: 2, stages } as const;
+      const loader = await site.start([{ ...cut, model: spec }], emulated, environment, otherNode(slow));
+      const second = await site.serving(name, deadline_ms);
+      const [load] = await decisionsOf(site, second);
+      came = /^0 MB were there, (\d+) MB came .* MB of them from the memory of n0($|;)/.exec(load!);
+      expect(await textOf(site, second, name)).toBe(text);
+      await ended(loader, slow);
+    }
+    expect(came).not.toBeNull();
+    expect(Number(came![1])).toBeLessThan(0.7 * (statSync(copy).size / 1e6));
     slow[Symbol.dispose]();
   }, 180_000);
 
