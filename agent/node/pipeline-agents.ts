@@ -64,6 +64,8 @@ export class PipelineAgents {
   async ask(peer: SessionRecord, path: string, protocol: string): Promise<Duplex> {
     const connection = await pinnedConnect(peer, this.#options.own());
     connection.setNoDelay(true);
+    // The request sets none on a connection that it did not make, and only hears of it.
+    connection.setTimeout(answer_ms);
     return new Promise((resolve, reject) => {
       const request = requestHttp({
         createConnection: () => connection,

@@ -14,8 +14,8 @@ const protocol = 'hpcserve-stage';
 const look_ms = 250;
 /** A stage to which nothing came for so long is idle. Lower: its node leaves sooner; higher: stages may be slower. */
 const idle_ms = 2000;
-/** Less than any batch has, more than what says within a look that the stage before is alive. */
-const batch_bytes_min = 128;
+/** Less than what says where a batch lies that came by the fabric; more than what says that a neighbour is alive. */
+const batch_bytes_min = 72;
 const path_pattern = new RegExp(`^${agentPaths.stages}/([^/]+)/(?:(\\d+)/)?(\\d+)$`);
 
 export interface StageTunnelsOptions {

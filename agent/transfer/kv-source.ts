@@ -4,7 +4,7 @@ import { fabricAbsence } from '../../native/fabric/fabric.ts';
 import { canMove, ticket_bytes } from '../../native/fabric/mover.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { frameHeader } from './frame.ts';
-import { failed_way_ms, meeting_ms, silence_ms, transferLimit_ms } from './limits.ts';
+import { failed_way_ms, farewell_ms, meeting_ms, silence_ms, transferLimit_ms } from './limits.ts';
 import {
   begunSchema,
   doneSchema,
@@ -74,7 +74,11 @@ interface Link {
 }
 
 interface PeerState extends PeerTransfers {
+  /** As it was asked for last. */
+  known: KvPeer;
   link?: Link;
+  /** Transfers that have begun or wait for their turn. */
+  waiting: number;
   /** Transfers to one peer follow one another. */
   turn: Promise<unknown>;
   /** Ways that failed, and until when they are left out. */
@@ -102,7 +106,9 @@ export class KvSource {
 
   /** For reports: how bytes travel to each peer, and what did not work. */
   get peers(): PeerTransfers[] {
-    return [...this.#peers.values()].map(({ link: _, turn: __, broken: ___, ...told }) => told);
+    return [...this.#peers.values()].map(
+      ({ known: _, link: __, turn: ___, broken: ____, waiting: _____, ...told }) => told,
+    );
   }
 
   /**
@@ -112,16 +118,27 @@ export class KvSource {
    */
   send(peer: KvPeer, outgoing: OutgoingKv): Promise<SentKv> {
     const state = this.#stateOf(peer);
-    const sent = state.turn.then(() => this.#sendByAny(peer, state, outgoing));
+    state.waiting++;
+    const sent = state.turn
+      .then(() => this.#sendByAny(peer, state, outgoing))
+      .finally(() => {
+        state.waiting--;
+      });
     state.turn = sent.catch(() => undefined);
     return sent;
   }
 
-  /** The peer is gone: its way is closed. */
+  /** Whether something goes to a peer now. */
+  isBusy(session_id: string): boolean {
+    return (this.#peers.get(session_id)?.waiting ?? 0) > 0;
+  }
+
+  /** The peer is not needed any more, or gone: its way is closed, and it is told, if it hears. */
   async forget(session_id: string): Promise<void> {
-    const state = this.#peers.get(session_id);
+    const { known, link } = this.#peers.get(session_id) ?? {};
     this.#peers.delete(session_id);
-    await state?.link?.end.close();
+    await link?.end.close();
+    if (known && link) await tellClosed(known, link.id, farewell_ms);
   }
 
   async close(): Promise<void> {
@@ -139,7 +156,8 @@ export class KvSource {
           what: `keys and values were not brought to ${peer.session_id}`,
           because: 'this worker ends',
         });
-      const link = state.link ?? (await this.#open(peer, state, failed));
+      const kept = state.link;
+      const link = kept ?? (await this.#open(peer, state, failed));
       try {
         const part = partFrom(outgoing, begin, link.bytes_max);
         checkSize(part, link.bytes_max);
@@ -159,6 +177,8 @@ export class KvSource {
         if (refused && error.code !== 'E_KV_CHECKSUM') throw error;
         await this.#drop(peer, state, link);
         if (refused) throw error;
+        // The peer closed it while nothing came by it: that says nothing of the way.
+        if (link === kept && error instanceof HpcserveError && error.code === 'E_KV_CLOSED') continue;
         failed.push(this.#failed(peer, state, link.attempt, reasonOf(error)));
       }
     }
@@ -296,13 +316,16 @@ export class KvSource {
     await tellClosed(peer, link.id);
   }
 
-  #stateOf({ session_id }: KvPeer): PeerState {
+  #stateOf(peer: KvPeer): PeerState {
+    const { session_id } = peer;
     let state = this.#peers.get(session_id);
     if (!state) {
       const counts = { transfers: 0, bytes: 0, busy_ms: 0, failures: 0, fallbacks_total: 0, fallbacks: [] };
-      state = { peer: session_id, ...counts, turn: Promise.resolve(), broken: new Map() };
+      const way = { waiting: 0, turn: Promise.resolve(), broken: new Map<string, number>() };
+      state = { peer: session_id, known: peer, ...counts, ...way };
       this.#peers.set(session_id, state);
     }
+    state.known = peer;
     return state;
   }
 }
@@ -339,8 +362,8 @@ function understood<T>({ session_id }: KvPeer, schema: z.ZodType<T>, answer: unk
 }
 
 /** A peer that does not hear it closes the way by its own clock. */
-async function tellClosed(peer: KvPeer, link: string): Promise<void> {
-  await peer.ask({ kind: 'close', link }, silence_ms).catch(() => undefined);
+async function tellClosed(peer: KvPeer, link: string, limit_ms = silence_ms): Promise<void> {
+  await peer.ask({ kind: 'close', link }, limit_ms).catch(() => undefined);
 }
 
 function reasonOf(error: unknown): string {

@@ -59,6 +59,8 @@ interface Link {
   peer: string;
   end: TargetEnd;
   connected: boolean;
+  /** When something came by it last. */
+  used_ms: number;
   transfer?: Transfer;
 }
 
@@ -132,6 +134,7 @@ export class KvTarget {
     const { warn } = this.#options;
     for (const { way, because } of message.failed) warn(brokenWay(peer, way, because, ['the peer says so']));
     if (this.#links.has(message.link)) throw unknown(peer, `${message.link} is open already`);
+    if (this.#links.size + this.#opening >= links_max) await this.#endIdlest();
     if (this.#links.size + this.#opening >= links_max)
       throw new HpcserveError('E_KV_ROOM', {
         what: `${links_max} ways for keys and values are open already`,
@@ -139,7 +142,7 @@ export class KvTarget {
     this.#opening++;
     try {
       const { end, opened } = await this.#endFor(peer, message);
-      const link: Link = { id: message.link, peer, end, connected: false };
+      const link: Link = { id: message.link, peer, end, connected: false, used_ms: performance.now() };
       this.#links.set(link.id, link);
       if (this.#options.transfer_bytes_max !== undefined)
         opened.transfer_bytes_max = this.#options.transfer_bytes_max;
@@ -254,8 +257,16 @@ export class KvTarget {
     }
     clearTimeout(transfer.timer);
     delete link.transfer;
+    link.used_ms = performance.now();
     await transfer.reservation.commit(link.end.description);
     return { transfer: id };
+  }
+
+  /** Whoever has it opens it again when it is needed. */
+  async #endIdlest(): Promise<void> {
+    const idle = [...this.#links.values()].filter(({ connected, transfer }) => connected && !transfer);
+    const [first] = idle.sort((a, b) => a.used_ms - b.used_ms);
+    if (first) await this.#end(first, gone(first.peer, 'others need its way'));
   }
 
   /** The way is closed before rows are given back, so that nothing is written to whoever gets them. */
@@ -276,7 +287,7 @@ export class KvTarget {
   #linkOf(peer: string, id: string): Link {
     const link = this.#links.get(id);
     if (!link || link.peer !== peer)
-      throw new HpcserveError('E_KV_STALE', { what: `the way ${id} of ${peer} is not open here` });
+      throw new HpcserveError('E_KV_CLOSED', { what: `the way ${id} of ${peer} is not open here` });
     return link;
   }
 }

@@ -24,6 +24,8 @@ export const message_bytes_max = 64 * 1024 * 1024;
 export const links_max = 64;
 /** Sequences whose generation is remembered; those that were heard of longest ago are forgotten. */
 export const generations_max = 65_536;
+/** In which a peer is told that its way is closed. Lower: less waiting for one that is gone. */
+export const farewell_ms = 500;
 /** A way that failed is not tried again with this peer for so long. */
 export const failed_way_ms = 60_000;
 

@@ -16,6 +16,12 @@ export const transferErrors = defineErrors({
     http_status: 409,
     exit_code: 11,
   },
+  E_KV_CLOSED: {
+    cause: 'A way for keys and values was used that the other worker has closed meanwhile.',
+    fix: 'nothing: it is opened again; see the logs of both agents for why it was closed, where that is frequent',
+    http_status: 409,
+    exit_code: 11,
+  },
   E_KV_CHECKSUM: {
     cause: 'Keys and values are not those that were sent. They were not used.',
     fix: 'nothing: the sequence is computed again; where it happens again on the same nodes, have their memory and network looked at',

@@ -35,6 +35,11 @@ export class AgentPeers {
     return (await this.#all()).find((peer) => peer.session_id === session_id);
   }
 
+  /** All that there are now. @throws Error: the agent does not answer */
+  async sessions(): Promise<Set<string>> {
+    return new Set((await this.#all()).map(({ session_id }) => session_id));
+  }
+
   /** @throws HpcserveError E_KV_* */
   async roomAt({ session_id }: ListedPeer, model: string, limit_ms: number): Promise<KvRoom> {
     return roomSchema.parse(await askKvPeer(this.#postTo(session_id), { kind: 'room', model }, limit_ms));

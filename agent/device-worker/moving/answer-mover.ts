@@ -18,6 +18,7 @@ import type { TransferOptions } from '../../transfer/transfer-options.ts';
 import type { Models } from '../models.ts';
 import { AgentPeers, type ListedPeer } from './agent-peers.ts';
 import { moveAnswer } from './answer-move.ts';
+import { GonePeers, gone_look_ms } from './gone-peers.ts';
 import { KvArrivals } from './kv-arrivals.ts';
 import { type AliveAnswer, aliveAnswers } from './leaving-answers.ts';
 import { ModelPaces } from './model-paces.ts';
@@ -89,6 +90,8 @@ export class AnswerMover {
   readonly #rows: StageRowMoves;
   readonly #handovers: PromptHandovers;
   readonly #nodes = new Map<string, string>();
+  readonly #gone = new GonePeers();
+  #sweeper: NodeJS.Timeout | undefined;
   #ends: Promise<Ends> | undefined;
   #moved = 0;
   #pauses_ms = 0;
@@ -185,6 +188,7 @@ export class AnswerMover {
 
   async close(): Promise<void> {
     this.#closing = true;
+    clearInterval(this.#sweeper);
     this.#arrivals.close();
     const ends = await this.#ends?.catch(() => undefined);
     await ends?.source.close();
@@ -359,7 +363,22 @@ export class AnswerMover {
         offer.stage ? rows.reserve(offer, offer.stage) : arrivals.reserve(offer, peer),
       room: (model) => arrivals.room(model),
     });
-    return { source: new KvSource(options), target };
+    const ends = { source: new KvSource(options), target };
+    this.#sweeper ??= setInterval(() => void this.#forgetGone(ends), gone_look_ms).unref();
+    return ends;
+  }
+
+  /** Ways to and from workers that are not there any more are closed: each has a thread, a socket and memory. */
+  async #forgetGone({ source, target }: Ends): Promise<void> {
+    // An agent that does not answer says nothing of anybody.
+    const known = await this.#agent.sessions().catch(() => undefined);
+    if (!known) return;
+    const held = new Set([...source.peers, ...target.links].map(({ peer }) => peer));
+    for (const session_id of this.#gone.look(held, known)) {
+      this.#nodes.delete(session_id);
+      if (!source.isBusy(session_id)) await source.forget(session_id);
+      await target.forget(session_id);
+    }
   }
 
   #told(): void {

@@ -1,5 +1,6 @@
 import { connect } from 'node:net';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, test } from 'vitest';
+import { GonePeers } from '../../../agent/device-worker/moving/gone-peers.ts';
 import type { KvMessage } from '../../../agent/transfer/messages.ts';
 import { fabricAbsence } from '../../../native/fabric/fabric.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
@@ -157,7 +158,7 @@ describe('what the target refuses', () => {
       const message = said.find((each) => each.kind === kind)!;
       expect(await codeOf(pair.target.answer('the-source', message))).toBe('E_KV_STALE');
       // Nor may somebody else speak of it.
-      expect(await codeOf(pair.target.answer('a-stranger', message))).toBe('E_KV_STALE');
+      expect(await codeOf(pair.target.answer('a-stranger', message))).toBe('E_KV_CLOSED');
     }
     expect(pair.receiver.committed).toHaveLength(1);
   });
@@ -254,6 +255,56 @@ describe('what the target refuses', () => {
     for (let at = 0; at < 64; at++) await pair.target.answer('the-source', open(at));
     expect(await codeOf(pair.target.answer('the-source', open(64)))).toBe('E_KV_ROOM');
   });
+});
+
+describe('a way that the target has closed', () => {
+  it('while nothing came by it is opened again, and is as good as before', async () => {
+    await using pair = await transferPair({ ways: ['sendfile', 'tcp'] });
+    await pair.source.send(pair.peer, pair.outgoing('a', 10));
+    await pair.target.forget('the-source');
+    const sent = await pair.source.send(pair.peer, pair.outgoing('b', 100));
+    expect(sent.way).toBe('sendfile');
+    expect(pair.source.peers).toMatchObject([{ transfers: 2, fallbacks_total: 0 }]);
+    expect(pair.same(100)).toBe(true);
+  });
+
+  it('behind the last byte is not taken for what it refuses: the next transfer goes, by another way', async () => {
+    let closed = false;
+    const tamper = async (message: KvMessage): Promise<KvMessage> => {
+      if (message.kind === 'finish' && !closed) {
+        closed = true;
+        await pair.target.forget('the-source');
+      }
+      return message;
+    };
+    await using pair = await transferPair({ ways: ['sendfile', 'tcp'], tamper });
+    expect((await pair.source.send(pair.peer, pair.outgoing('a', 100))).way).toBe('tcp, not encrypted');
+    await pair.source.send(pair.peer, pair.outgoing('b', 33));
+    expect(pair.receiver.committed).toHaveLength(2);
+  });
+
+  it('is one of those that were not used for longest, where there are as many as it keeps', async () => {
+    await using pair = await transferPair({ ways: ['sendfile'] });
+    const others = Array.from({ length: 64 }, (_, at) => ({ ...pair.peer, session_id: `target-${at}` }));
+    await pair.source.send(pair.peer, pair.outgoing('a', 10));
+    for (const other of others) await pair.source.send(other, pair.outgoing('b', 10));
+    expect(pair.target.links).toHaveLength(64);
+    expect(pair.receiver.committed).toHaveLength(65);
+    await pair.source.send(pair.peer, pair.outgoing('c', 10));
+    expect(pair.receiver.committed).toHaveLength(66);
+    // Who ends in order says so.
+    await pair.source.close();
+    expect(pair.target.links).toEqual([]);
+  }, 30_000);
+});
+
+test('a peer is gone that was not there twice in a row', () => {
+  const gone = new GonePeers();
+  expect(gone.look(['a', 'b'], new Set(['a']))).toEqual([]);
+  expect(gone.look(['a', 'b'], new Set())).toEqual(['b']);
+  expect(gone.look(['a'], new Set(['a']))).toEqual([]);
+  expect(gone.look(['a'], new Set())).toEqual([]);
+  expect(gone.look(['a'], new Set())).toEqual(['a']);
 });
 
 describe('a peer that goes', () => {

@@ -71,7 +71,7 @@ export interface PairOptions {
   same_node?: boolean;
   providers?: string[];
   /** What the target gets of a message; undefined: it never comes, and nobody answers. */
-  tamper?: (message: KvMessage) => KvMessage | undefined;
+  tamper?: (message: KvMessage) => KvMessage | undefined | Promise<KvMessage>;
   /** Changed at the target. */
   target?: Partial<TransferOptions>;
 }
@@ -116,7 +116,7 @@ export async function transferPair(options: PairOptions = {}): Promise<Pair> {
     host: '127.0.0.1',
     same_node: options.same_node ?? true,
     ask: async (message, limit_ms) => {
-      const told = options.tamper ? options.tamper(message) : message;
+      const told = options.tamper ? await options.tamper(message) : message;
       if (!told)
         return new Promise((_, reject) => setTimeout(() => reject(new Error('no answer')), limit_ms).unref());
       return target.answer('the-source', JSON.parse(JSON.stringify(told)));
