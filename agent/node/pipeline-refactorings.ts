@@ -41,6 +41,14 @@ interface RefactoringOptions {
   log: AgentLog;
 }
 
+/** A change that is under way. */
+interface UnderWay {
+  /** That have a stage in its layout, once that is known. */
+  nodes: ReadonlySet<number>;
+  /** It is to come to nothing. */
+  abort: AbortController;
+}
+
 /** Who takes part in a change: devices of this node, and other nodes with theirs. */
 interface Participants {
   layout: StageLayout;
@@ -55,8 +63,8 @@ interface Participants {
  */
 export class PipelineRefactorings {
   readonly #options: RefactoringOptions;
-  /** Units whose stages change now. */
-  readonly #changing = new Set<string>();
+  /** By unit whose stages change now. */
+  readonly #changing = new Map<string, UnderWay>();
   readonly #untold: UntoldNodes;
   /** Counts all changes of this agent: each has a ring of its own. */
   #changes: number;
@@ -101,9 +109,9 @@ export class PipelineRefactorings {
       });
     if (this.#changing.has(unit.unit))
       throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${model} change already` });
-    this.#changing.add(unit.unit);
+    const underWay = this.#begin(unit.unit);
     try {
-      return await this.#change(unit, supervisor, () => this.#layoutOf(unit, stages), signal);
+      return await this.#change(unit, supervisor, () => this.#layoutOf(unit, stages), signal, underWay);
     } finally {
       this.#changing.delete(unit.unit);
     }
@@ -123,9 +131,12 @@ export class PipelineRefactorings {
         what: `the stages of ${name} on node ${leaving} cannot come to others`,
         because: own ? 'the node of its first stage is to go, too' : 'its first stage is not here',
       });
-    // What is under way may be what takes them away.
-    while (this.#changing.has(name)) await delay(again_ms, undefined, { signal });
-    this.#changing.add(name);
+    for (let before = this.#changing.get(name); before; before = this.#changing.get(name)) {
+      // What is under way may be what takes them away; else it would bring the node another stage.
+      if (before.nodes.has(leaving)) before.abort.abort();
+      await delay(again_ms, undefined, { signal });
+    }
+    const underWay = this.#begin(name);
     try {
       const { unit, supervisor } = own;
       const now = keptStageLayout(launch, unit) ?? plannedLayout(unit);
@@ -138,7 +149,8 @@ export class PipelineRefactorings {
       log.info({ unit: name, leaving, layouts: layouts.length }, 'a node with stages of it is to go');
       for (const [at, next] of layouts.entries())
         try {
-          await this.#change(unit, supervisor, () => ({ ring: ++this.#changes, stages: next }), signal);
+          const layoutFor = (): StageLayout => ({ ring: ++this.#changes, stages: next });
+          await this.#change(unit, supervisor, layoutFor, signal, underWay);
           return;
         } catch (error) {
           // The next one may need less.
@@ -191,11 +203,18 @@ export class PipelineRefactorings {
     else log.warn({ unit: unit.unit, because }, 'its stages stay here until this node ends');
   }
 
+  #begin(unit: string): UnderWay {
+    const underWay = { nodes: new Set<number>(), abort: new AbortController() };
+    this.#changing.set(unit, underWay);
+    return underWay;
+  }
+
   async #change(
     unit: GroupUnit,
     supervisor: UnitSupervisor,
     layoutFor: () => StageLayout,
-    signal: AbortSignal,
+    asked: AbortSignal,
+    underWay: UnderWay,
   ): Promise<RefactorOutcome> {
     const { stages: own, launch, log } = this.#options;
     if (!canChange(launch, unit))
@@ -205,6 +224,8 @@ export class PipelineRefactorings {
       });
     const layout = layoutFor();
     const { stages } = layout;
+    underWay.nodes = new Set(stages.map(({ node_index }) => node_index));
+    const signal = AbortSignal.any([asked, underWay.abort.signal]);
     await this.#allKnow(unit, layout);
     const devices = own.devices(unit, layout);
     const first = devices.find(({ stage }) => stage === 0);
@@ -344,7 +365,8 @@ export class PipelineRefactorings {
     const cancel = (because: string): void => {
       if (!isOver) coordinator.cancelRefactoring(name, because);
     };
-    const onAbort = (): void => cancel('who asked for it is gone, or it took longer than it may');
+    const onAbort = (): void =>
+      cancel('who asked for it is gone, it took longer than it may, or a node of it is to go');
     signal.addEventListener('abort', onAbort, { once: true });
     for (const { stage, worker, supervisor } of own)
       if (stage > 0) void worker.ended.then(() => cancel(`the worker of ${supervisor.name} ended`));
@@ -397,7 +419,7 @@ export class PipelineRefactorings {
     const { launch, stages, node_index, log } = this.#options;
     // A change that is under way ends first; then they are told again.
     if (this.#changing.has(unit.unit)) return;
-    this.#changing.add(unit.unit);
+    this.#begin(unit.unit);
     try {
       const kept = keptStageLayout(launch, unit);
       const next = kept && kept.ring >= ring ? kept : { ...layout, ring: ring + 1 };

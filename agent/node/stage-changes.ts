@@ -47,7 +47,7 @@ export const changeAnswerSchema = z.discriminatedUnion('type', [
   /** @param identities of its devices in the layout, in the order of computation */
   z.object({ type: z.literal('prepared'), identities: z.array(z.string()) }),
   z.object({ type: z.literal('refused'), because: z.string(), ring: ringSchema }),
-  /** The worker of one of the devices is gone. */
+  /** The worker of one of the devices is gone, or the node is to go. */
   z.object({ type: z.literal('ended'), because: z.string() }),
   z.object({ type: z.literal('settled'), ring: ringSchema }),
   /** Nothing of it is needed on the node that is to go. */
@@ -59,6 +59,8 @@ interface Prepared {
   unit: GroupUnit;
   layout: StageLayout;
   devices: readonly LayoutDevice[];
+  /** Who drives the change is told why it cannot be any more. */
+  end(because: string): void;
   /** The agent that drives the change was gone, and nothing said that the layout has come: devices let go of it. */
   isGivenBack: boolean;
 }
@@ -69,6 +71,8 @@ interface StageChangesOptions {
   stages: NodeStages;
   launch: LaunchSpec;
   log: AgentLog;
+  /** Aborted once this node is to go. */
+  leaving: AbortSignal;
   /** See `PipelineRefactorings.leave`. */
   leave(unit: string, node_index: number, left_ms: number): Promise<void>;
 }
@@ -89,6 +93,14 @@ export class StageChanges {
 
   constructor(options: StageChangesOptions) {
     this.#options = options;
+    const { leaving } = options;
+    leaving.addEventListener('abort', () => {
+      for (const { end } of this.#prepared.values()) end(this.#isToGo);
+    });
+  }
+
+  get #isToGo(): string {
+    return `node ${this.#options.node} is to go`;
   }
 
   /** @returns false where the peer asks for something else, or may not */
@@ -151,14 +163,15 @@ export class StageChanges {
     { unit: name, layout }: ChangeOrder & { type: 'prepare' },
     lines: JsonLines<ChangeOrder, ChangeAnswer>,
   ): Promise<Prepared | undefined> {
-    const { node, stages, launch, log } = this.#options;
+    const { node, stages, launch, log, leaving } = this.#options;
     // Of a change whose agent is gone: one is under way at a time.
     const before = this.#prepared.get(name);
     if (before) await this.#settle(name, before.layout, false);
     const unit = stages.unit(name);
     const ring = stages.ring(name);
     let refused: string | undefined;
-    if (!unit) refused = `${node} has no device for ${name}`;
+    if (leaving.aborted) refused = this.#isToGo;
+    else if (!unit) refused = `${node} has no device for ${name}`;
     else if (!canChange(launch, unit)) refused = cannot_change;
     else if (ring !== undefined && ring >= layout.ring)
       refused = `${node} has stages of change ${ring}, and is asked for those of change ${layout.ring}`;
@@ -167,7 +180,8 @@ export class StageChanges {
       return undefined;
     }
     const devices = stages.devices(unit, layout);
-    const prepared: Prepared = { unit, layout, devices, isGivenBack: false };
+    const end = (because: string): void => lines.send({ type: 'ended', because });
+    const prepared: Prepared = { unit, layout, devices, end, isGivenBack: false };
     this.#prepared.set(name, prepared);
     try {
       await stages.prepare(name, layout, devices);
@@ -176,9 +190,7 @@ export class StageChanges {
       throw error;
     }
     for (const { worker, supervisor } of devices)
-      void worker.ended.then(() =>
-        lines.send({ type: 'ended', because: `the worker of ${supervisor.name} on ${node} ended` }),
-      );
+      void worker.ended.then(() => end(`the worker of ${supervisor.name} on ${node} ended`));
     log.info({ unit: name, layout }, 'its stages change, as another node says');
     lines.send({ type: 'prepared', identities: devices.map(({ identity }) => identity) });
     return prepared;

@@ -78,6 +78,7 @@ export class WorkerPeers {
       stages,
       launch,
       log,
+      leaving: options.leaving,
       leave: (unit, leaving, left_ms) => this.refactorings.leave(unit, leaving, left_ms),
     });
     this.refactorings = new PipelineRefactorings({

@@ -138,6 +138,7 @@ export class MappedKv implements PoolCache {
 
   release(slabs: readonly number[]): void {
     for (const slab of slabs) {
+      // What cannot be unmapped, for want of a mapping, is mapped over before it is used again.
       for (let matrix = 0; matrix < this.#matrices; matrix++)
         unmapPart(this.#chunkAddress(matrix, slab), this.#chunk_bytes);
       this.#pool.give(this.#regions.get(slab)!);
@@ -181,8 +182,14 @@ export class MappedKv implements PoolCache {
         because: 'not even its first page is free: all of the pool is in use',
       });
     for (let matrix = 0; matrix < this.#matrices; matrix++)
-      if (!this.#memory.mapPart(this.#chunkAddress(matrix, this.slabs), region.offset, this.#chunk_bytes))
-        throw new HpcserveError('E_NATIVE_MEMORY', { what: 'the pool was not mapped for a KV cache' });
+      if (!this.#memory.mapPart(this.#chunkAddress(matrix, this.slabs), region.offset, this.#chunk_bytes)) {
+        this.#pool.give(region);
+        throw new HpcserveError('E_NATIVE_MEMORY', {
+          what: `the pool was not mapped for the KV cache of ${this.model}`,
+          because: 'a process has as many mappings as vm.max_map_count lets it have',
+          try: 'have fewer models share the device, or ask for a larger vm.max_map_count',
+        });
+      }
     return region;
   }
 }

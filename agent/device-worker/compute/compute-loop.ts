@@ -1,9 +1,11 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { monotonic_ms } from '../../../host/clock.ts';
+import { pageCacheRoom_bytes } from '../../../host/page-cache-room.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
 import type { WayNews } from '../../pipeline/ring-messages.ts';
@@ -105,7 +107,11 @@ export class ComputeLoop {
     this.#pulse = words;
     this.#pool = pool;
     this.#step_ms_min = step_ms_min;
-    this.#schedule = new DeviceSchedule(settings, disk);
+    this.#schedule = new DeviceSchedule(settings, disk, () => {
+      // What is still to be written of a pool in host memory has been given away.
+      const { bytes, resident_bytes } = this.#pool().memory;
+      return pageCacheRoom_bytes() - Math.max(0, bytes - resident_bytes);
+    });
     this.#rows = new StageRows({
       targetOf: (model) => this.#stages.of(model) ?? this.#lifecycle.refactorings.of(model),
       send: (message) => this.#send(message),
@@ -127,7 +133,7 @@ export class ComputeLoop {
       send: (message) => this.#send(message),
       beat: () => this.#beat(pulseStates.loading),
       ask: (submission) => this.#submit(submission),
-      ring: { signal: words, meanwhile: () => this.#serveStages(), fabrics, news },
+      ring: { signal: words, meanwhile: () => this.#serveMeanwhile(), fabrics, news },
       rows: this.#rows,
       streaming,
     });
@@ -168,12 +174,14 @@ export class ComputeLoop {
     this.#lifecycle.check();
     const chosen = this.#choose();
     const loading = this.#lifecycle.loads.any;
-    this.#stages.advance(!chosen && !served && !this.#models.has('serving'));
-    // A file that hangs must not hang the models that are there: then only its own threads read it.
-    if (loading) this.#lifecycle.loads.advance(!chosen && !this.#models.has('serving'));
+    // A file that hangs must not hang what is there: then only its own threads read it.
+    const isNeeded = this.#models.has('serving') || this.#stages.areServing;
+    this.#stages.advance(!chosen && !served && !isNeeded);
+    if (loading) this.#lifecycle.loads.advance(!chosen && !isNeeded);
     const { refactorings } = this.#lifecycle;
     const refactoring = refactorings.any;
-    if (refactoring) refactorings.advance(!chosen);
+    // The pipeline that changes serves.
+    if (refactoring) refactorings.advance(false);
     this.#lifecycle.tellWeights(!chosen && !loading);
     const profiling = this.#lifecycle.profiler.any;
     if (profiling && this.#profile()) return;
@@ -188,7 +196,22 @@ export class ComputeLoop {
   /** Who helps with a load does not wait, and neighbours of a stage that come up wake this thread. */
   #loadWait_ms(): number {
     if (!this.#stages.areLoading && this.#lifecycle.loads.onlyWait) return stage_wait_ms;
-    return this.#models.has('serving') ? load_wait_ms : 0;
+    return this.#models.has('serving') || this.#stages.areServing ? load_wait_ms : 0;
+  }
+
+  /** What the models and stages do beside which another one loads: batches come at any time to a stage. */
+  get #beside(): LoadBeside {
+    return this.#stages.areServing ? 'busy' : this.#lifecycle.beside;
+  }
+
+  /**
+   * While a coordinator waits for its pipeline. It is not stuck: a stage that is has a watchdog of its own, and one
+   * that is silent breaks the ring.
+   */
+  #serveMeanwhile(): boolean {
+    const served = this.#serveStages();
+    if (!served) this.#beat(pulseStates.computing);
+    return served;
   }
 
   #serveStages(): boolean {
@@ -289,7 +312,7 @@ export class ComputeLoop {
 
   #load(message: LoadMessage): void {
     const { pipeline } = message;
-    if (pipeline && pipeline.stage > 0) this.#stages.load({ ...message, pipeline }, this.#lifecycle.beside);
+    if (pipeline && pipeline.stage > 0) this.#stages.load({ ...message, pipeline }, this.#beside);
     else this.#lifecycle.load(message);
   }
 
@@ -319,7 +342,7 @@ export class ComputeLoop {
 
   #prepare({ refactoring, load }: ToCompute & { type: 'prepare' }): void {
     const { pipeline } = load;
-    if (pipeline) this.#stages.prepare({ ...load, pipeline }, refactoring, this.#lifecycle.beside);
+    if (pipeline) this.#stages.prepare({ ...load, pipeline }, refactoring, this.#beside);
   }
 
   #submit(submission: Submission): void {

@@ -78,8 +78,15 @@ export class DeviceSchedule {
     evicted: 0,
   };
 
-  /** @param disk where KV of evicted requests may wait; absent: in host memory alone */
-  constructor(settings: SharingSettings, disk?: ParkingDiskView) {
+  /**
+   * @param disk where KV of evicted requests may wait; absent: in host memory alone
+   * @param hostRoom_bytes host memory that is left for KV that waits; absent: as much as is wanted
+   */
+  constructor(
+    settings: SharingSettings,
+    disk?: ParkingDiskView,
+    hostRoom_bytes: () => number = () => Number.POSITIVE_INFINITY,
+  ) {
     this.#settings = settings;
     this.#device = {
       id: 'this device',
@@ -93,9 +100,9 @@ export class DeviceSchedule {
     };
     this.memory = new DeviceMemory(this.#device, settings, this.decisions);
     this.#coming = new ComingModels(this.#device, this.memory, settings);
-    this.#parked = new ParkedRequests(this.#device, this.memory, disk, (instance, now_ms) =>
-      this.sync(instance.model, instance.engine.progress(), now_ms),
-    );
+    const sync = (instance: ScheduledInstance, now_ms: number): void =>
+      this.sync(instance.model, instance.engine.progress(), now_ms);
+    this.#parked = new ParkedRequests(this.#device, this.memory, disk, sync, hostRoom_bytes);
   }
 
   /** Whether a model has the KV that it needs at least, in a pool of so many bytes; else others have to go. */

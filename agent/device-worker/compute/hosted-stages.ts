@@ -49,6 +49,12 @@ export class HostedStages {
     return false;
   }
 
+  /** Batches may come to a stage that serves. */
+  get areServing(): boolean {
+    for (const { held } of this.#stages.values()) if (held?.serving) return true;
+    return false;
+  }
+
   load(message: PipelineLoad, beside: LoadBeside): void {
     const { name } = message;
     if (this.#stages.has(name)) return;

@@ -7,6 +7,8 @@ import type { ScheduledInstance, ScheduledRequest } from './scheduled-instance.t
 
 /** Host memory for parked KV, as a share of the pool. Higher: less is computed twice, more memory beside the pool. */
 const parking_share = 0.1;
+/** Of the memory that a job has left, for what the worker takes meanwhile. Lower: more is parked; higher: less risk. */
+const host_reserve_bytes = 128 * 2 ** 20;
 /** Of copying KV out and in again, with its checksum: about a third of what one core copies. */
 const parking_bytes_per_s = 1e9;
 
@@ -30,9 +32,11 @@ export class ParkedRequests {
   readonly #memory: DeviceMemory;
   readonly #disk: ParkingDiskView | undefined;
   readonly #sync: (instance: ScheduledInstance, now_ms: number) => void;
+  readonly #hostRoom_bytes: () => number;
 
   /**
    * @param disk absent: KV waits in host memory alone
+   * @param hostRoom_bytes what is left of the host memory that this process may have: no plan counts KV that waits
    * @param sync a sequence of an instance has come back to its engine
    */
   constructor(
@@ -40,26 +44,31 @@ export class ParkedRequests {
     memory: DeviceMemory,
     disk: ParkingDiskView | undefined,
     sync: (instance: ScheduledInstance, now_ms: number) => void,
+    hostRoom_bytes: () => number,
   ) {
     this.#device = device;
     this.#memory = memory;
     this.#disk = disk;
     this.#sync = sync;
+    this.#hostRoom_bytes = hostRoom_bytes;
   }
 
   /** Where KV of an instance may wait now. */
   placesFor({ engine }: ScheduledInstance): NamedPlace[] {
-    const place = (at: SwapPlace, bytes_max: number, bytes_per_s: number): NamedPlace => ({
+    const place = (at: SwapPlace, free_bytes: number, bytes_per_s: number): NamedPlace => ({
       at,
-      free_bytes: bytes_max - this.#used_bytes(at),
+      free_bytes,
       bytes_per_s,
       latency_ms: 0,
     });
-    const places = [place('memory', parking_share * this.#device.pool_bytes, parking_bytes_per_s)];
+    const share_bytes = parking_share * this.#device.pool_bytes - this.#used_bytes('memory');
+    const room_bytes = this.#hostRoom_bytes() - host_reserve_bytes;
+    const places = [place('memory', Math.max(0, Math.min(share_bytes, room_bytes)), parking_bytes_per_s)];
     const disk = this.#disk;
     if (!disk || !engine.parks_on_disk) return places;
     // Rows cross host memory on their way to the disk.
-    return [...places, place('disk', disk.bytes_max, Math.min(disk.bytes_per_s, parking_bytes_per_s))];
+    const disk_bytes_per_s = Math.min(disk.bytes_per_s, parking_bytes_per_s);
+    return [...places, place('disk', disk.bytes_max - this.#used_bytes('disk'), disk_bytes_per_s)];
   }
 
   get report(): SchedulerReport['parked'] {

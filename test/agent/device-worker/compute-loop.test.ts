@@ -1,10 +1,17 @@
 /** The compute thread's life, in this thread: another one wakes it, and ends it. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { ComputeLoop } from '../../../agent/device-worker/compute/compute-loop.ts';
 import { pulse } from '../../../agent/device-worker/compute/watchdog.ts';
+import type { LoadMessage } from '../../../agent/device-worker/compute/worker-model.ts';
+import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { defaultSharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { engineOptions, model } from '../engine/support.ts';
+import { testBackend } from '../engine/test-backend.ts';
 
 const lives_ms = 2500;
 
@@ -79,5 +86,60 @@ it('gives Node’s event loop its turns, where freed views of native memory are 
     clearImmediate(again);
     port1.close();
     await worker.terminate();
+  }
+}, 30_000);
+
+it('has a stage serve while another one loads beside it: its own thread reads nothing of the file', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'hpcserve-loop-'));
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const { port1, port2 } = new MessageChannel();
+  const device = new DevicePool(testBackend(), { pool_bytes: 256 * 2 ** 20, threads: 1 });
+  const helped = new Map<number, boolean[]>();
+  let opened = 0;
+  const openStage = device.openStage.bind(device);
+  device.openStage = (...asked) => {
+    const opening = openStage(...asked);
+    const advance = opening.advance.bind(opening);
+    const helps: boolean[] = [];
+    helped.set(opened++, helps);
+    opening.advance = (help) => {
+      helps.push(help);
+      const stage = advance(help);
+      // The next one comes once the first is there, and ends the loop.
+      if (stage) {
+        port2.postMessage(helped.size === 1 ? next : { type: 'stop' });
+        Atomics.add(words, pulse.signal, 1);
+      }
+      return stage;
+    };
+    return opening;
+  };
+  const model_path = await model('tiny-llama', 'Q8_0');
+  const load = (range: { begin: number; end: number }, at: number): LoadMessage => ({
+    type: 'load',
+    name: 'm',
+    options: engineOptions(model_path, { kv_tokens: 512 }),
+    pipeline: {
+      ...{ stage: 1, stages: 2, ...range, device: 'cpu 0', device_identity: 'here' },
+      listen: join(folder, `${at}-1.sock`),
+      next: join(folder, `${at}-0.sock`),
+    },
+    vocabulary: 0n,
+    utf8: null as unknown as LoadMessage['utf8'],
+    profile_ms: 1,
+  });
+  const next = { type: 'prepare', refactoring: 1, load: load({ begin: 1, end: 6 }, 1) };
+  port2.postMessage(load({ begin: 3, end: 6 }, 0));
+  const loop = new ComputeLoop(port1, words, () => device, defaultSharingSettings);
+  try {
+    await loop.run();
+    // Nobody is there beside the first one.
+    expect(helped.get(0)).toContain(true);
+    expect(helped.get(1)!.length).toBeGreaterThan(0);
+    expect(helped.get(1)).not.toContain(true);
+  } finally {
+    port1.close();
+    device.close();
+    rmSync(folder, { recursive: true });
   }
 }, 30_000);

@@ -7,8 +7,10 @@ import {
   emulated,
   type JobDevices,
   on,
+  refactor,
   startJob,
   untilStages,
+  untilTold,
   workersOf,
 } from './refactoring-support.ts';
 
@@ -84,6 +86,61 @@ test('from processors that lend it a stage to a device of another kind, and back
     [3, 6],
   ]);
   expect(await loaded).toEqual(expected);
+});
+
+test('though another change is under way that would bring the node a stage', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  const first = await startJob(site, 0, true, slow);
+  const second = await startJob(site, 1, true, slow);
+  const record = await site.serving('m');
+  await untilStages(second, [[3, 6]]);
+  const expected = await answer(site, record, 240);
+  // It loads nothing: the change that widens its stage waits for it.
+  const [, spare] = await workersOf(second);
+  process.kill(spare!, 'SIGSTOP');
+  try {
+    const wide = [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 1', 1, 1)];
+    const changing = refactor(site, record, wide);
+    await untilTold(second, 'its stages change');
+    const asked = answer(site, record, 240);
+    second.process.kill('SIGTERM');
+    expect(await changing).toMatchObject({ status: 503, json: { error: { code: 'E_REFACTOR_KEPT' } } });
+    await untilStages(first, [
+      [0, 3],
+      [3, 6],
+    ]);
+    expect(await asked).toEqual(expected);
+  } finally {
+    process.kill(spare!, 'SIGCONT');
+  }
+});
+
+test('a node that is to go and has no stage takes none: the change that would bring it one is kept', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  await startJob(site, 0, true, slow);
+  const second = await startJob(site, 1, true, slow);
+  const record = await site.serving('m');
+  const expected = await answer(site, record);
+  const halves = [on('n0', 'gpu 0', 0, 1), on('n0', 'gpu 1', 1, 1)];
+  expect((await changed(site, record, halves)).status).toBe(200);
+  await untilStages(second, []);
+  const [, spare] = await workersOf(second);
+  process.kill(spare!, 'SIGSTOP');
+  try {
+    const changing = refactor(site, record, [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 1', 1, 1)]);
+    await untilTold(second, 'its stages change');
+    second.process.kill('SIGTERM');
+    const { status, json } = await changing;
+    expect(status).toBe(503);
+    expect(JSON.stringify(json)).toContain('node n1 is to go');
+    expect(await answer(site, record)).toEqual(expected);
+  } finally {
+    process.kill(spare!, 'SIGCONT');
+  }
 });
 
 test('to the stage before it, where no device is free', { timeout: 120_000 }, async () => {

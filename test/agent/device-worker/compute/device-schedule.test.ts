@@ -136,6 +136,25 @@ describe('exhausted KV', () => {
     expect(device.schedule.counted.parked).toMatchObject({ memory_bytes: 0, disk_bytes: 0 });
   });
 
+  it('has no more KV wait in host memory than the job has left, which no plan counts', () => {
+    const mib = 2 ** 20;
+    // Beside what is kept free of it there is room for one of the sequences, and then for none.
+    let room_bytes = 128 * mib + 100_000;
+    const device = new Scheduled(['one'], { hostRoom_bytes: () => room_bytes });
+    const engine = device.engines.get('one')!;
+    engine.parked_bytes = 900 * kv_bytes_per_token;
+    for (const id of [1, 2, 3]) {
+      device.ask('one', id, decodes(id, 880));
+      engine.holds.add(id);
+    }
+    device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 3 }, device.now_ms);
+    expect(engine.parked.map(([, place]) => place)).toEqual(['memory']);
+    room_bytes -= 90_000;
+    device.schedule.handleKvExhausted('one', { ...exhausted, youngest: 3 }, device.now_ms);
+    expect(engine.parked).toHaveLength(1);
+    expect(engine.recomputed).toHaveLength(1);
+  });
+
   it('has a sequence computed again that the disk does not take after all', () => {
     const device = new Scheduled(['one'], { bytes: 1_200_000, disk: { bytes_max: 1e9, bytes_per_s: 1e9 } });
     const engine = device.engines.get('one')!;

@@ -97,6 +97,7 @@ interface ScheduledOptions {
   slo?: Slo;
   bytes?: number;
   disk?: ParkingDiskView;
+  hostRoom_bytes?: () => number;
 }
 
 /** Models of one device under their schedule, whose engines compute what the test says. */
@@ -106,8 +107,12 @@ export class Scheduled {
   now_ms = 0;
   readonly #slo: Slo | undefined;
 
-  constructor(names: readonly string[], { slo, bytes = pool_bytes, disk }: ScheduledOptions = {}) {
-    this.schedule = new DeviceSchedule({ ...defaultSharingSettings, cold_start_counts: false }, disk);
+  constructor(
+    names: readonly string[],
+    { slo, bytes = pool_bytes, disk, hostRoom_bytes }: ScheduledOptions = {},
+  ) {
+    const settings = { ...defaultSharingSettings, cold_start_counts: false };
+    this.schedule = new DeviceSchedule(settings, disk, hostRoom_bytes);
     this.#slo = slo;
     for (const name of names) this.comes(name, bytes);
   }
