@@ -3,6 +3,7 @@ import { readFileSync, statSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { createSecureContext, type SecureContextOptions } from 'node:tls';
+import { every } from '../host/every.ts';
 import { writeFileAtomicallyAsync } from '../host/whole-file.ts';
 import { SiteAuthority } from '../mesh/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
@@ -37,7 +38,9 @@ export class ClientTls {
   readonly #names: readonly string[];
   readonly #authority: SiteAuthority | undefined;
   #material: Material;
-  #timer: NodeJS.Timeout | undefined;
+  #stop: () => void = () => undefined;
+  /** When the certificate ends that is shown. */
+  #ends: { cert: string; at_ms: number } | undefined;
   #told = '';
 
   /** @throws HpcserveError E_GATEWAY_CONFIG where there is no certificate that could be shown */
@@ -88,11 +91,11 @@ export class ClientTls {
 
   /** From now on a changed certificate is shown to whoever connects. */
   watch(shown: ShowsCertificate): void {
-    this.#timer = setInterval(() => void this.#look(shown), look_ms).unref();
+    this.#stop = every(look_ms, () => void this.#look(shown));
   }
 
   close(): void {
-    clearInterval(this.#timer);
+    this.#stop();
   }
 
   async #look(shown: ShowsCertificate): Promise<void> {
@@ -117,8 +120,11 @@ export class ClientTls {
   }
 
   async #renewed(authority: SiteAuthority): Promise<Material | undefined> {
-    const { validTo } = new X509Certificate(this.#material.cert);
-    return Date.parse(validTo) - Date.now() > renewal_ms ? undefined : await issue(authority, this.#names);
+    if (this.#ends?.cert !== this.#material.cert) {
+      const { cert } = this.#material;
+      this.#ends = { cert, at_ms: Date.parse(new X509Certificate(cert).validTo) };
+    }
+    return this.#ends.at_ms - Date.now() > renewal_ms ? undefined : await issue(authority, this.#names);
   }
 
   /** Without the authorities that may stand behind each of them. */

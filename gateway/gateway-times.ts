@@ -32,7 +32,7 @@ export const defaultTimes: GatewayTimes = {
   request_ms: 60_000,
   keep_alive_ms: 75_000,
   drain_ms: 30_000,
-  check_ms: 1000,
+  check_ms: 5000,
   poll_ms: 1000,
   keys_ms: 2000,
   limits_ms: 1000,

@@ -1,5 +1,6 @@
-import { readFile } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { every } from '../host/every.ts';
 import { writeFileAtomicallyAsync } from '../host/whole-file.ts';
 import type { LocalSession, Registry } from '../mesh/index.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
@@ -28,11 +29,13 @@ export class ScalingExchange {
   readonly #registry: Registry;
   readonly #own: LocalSession;
   readonly #log: GatewayLog;
-  readonly #timer: NodeJS.Timeout;
+  readonly #stop: () => void;
   readonly #unsubscribe: () => void;
   #peers: readonly ScalingPeer[] = [];
   #written = '';
   #trouble = '';
+  /** The keeper's file as it was last: its time and size, and what it said. */
+  #read: { version: string; said: KeeperStatement } | undefined;
   #working: Promise<void> | undefined;
 
   /** @param poll_ms of the keeper's file. Higher: less to read on a shared filesystem; lower: others know sooner */
@@ -48,7 +51,7 @@ export class ScalingExchange {
     this.#registry = registry;
     this.#own = own;
     this.#log = log;
-    this.#timer = setInterval(() => this.#look(), poll_ms).unref();
+    this.#stop = every(poll_ms, () => this.#look());
     this.#unsubscribe = registry.onChange((changes) => {
       const isNews = changes.some(
         ({ before, after }) =>
@@ -60,7 +63,7 @@ export class ScalingExchange {
   }
 
   async close(): Promise<void> {
-    clearInterval(this.#timer);
+    this.#stop();
     this.#unsubscribe();
     await this.#working;
   }
@@ -121,7 +124,11 @@ export class ScalingExchange {
   /** Undefined where the keeper says nothing, or nothing that is understood: a file is written whole, always. */
   async #readKeeper(): Promise<KeeperStatement | undefined> {
     let text: string;
+    let version: string;
     try {
+      const { mtimeMs, size, ino } = await stat(this.#keeper_path);
+      version = `${mtimeMs} ${size} ${ino}`;
+      if (this.#read?.version === version) return this.#read.said;
       text = await readFile(this.#keeper_path, 'utf8');
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
@@ -130,6 +137,8 @@ export class ScalingExchange {
     if (text.length > file_bytes_max) throw new Error(`${this.#keeper_path} has ${text.length} characters`);
     const parsed = keeperStatementSchema.safeParse(JSON.parse(text), { jitless: true });
     if (!parsed.success) throw new Error(`${this.#keeper_path}: ${parsed.error.issues[0]!.message}`);
+    // A file that came in between is read by the next look.
+    this.#read = { version, said: parsed.data };
     return parsed.data;
   }
 }

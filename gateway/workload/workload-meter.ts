@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { every } from '../../host/every.ts';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
@@ -93,7 +94,7 @@ export class WorkloadMeter {
   readonly #log: GatewayLog;
   readonly #now_ms: () => number;
   readonly #models: Map<string, ModelLoad>;
-  readonly #timer: NodeJS.Timeout;
+  readonly #stop: () => void;
   #writing: Promise<void> = Promise.resolve();
 
   constructor(folder: string, log: GatewayLog, now_ms: () => number = Date.now) {
@@ -101,7 +102,8 @@ export class WorkloadMeter {
     this.#log = log;
     this.#now_ms = now_ms;
     this.#models = this.#read();
-    this.#timer = setInterval(() => this.#write(), workloadWrite_ms).unref();
+    // Of what nobody was asked there is nothing to write.
+    this.#stop = every(workloadWrite_ms, () => this.#models.size > 0 && this.#write());
   }
 
   /** A request for a model that is deployed has arrived. */
@@ -164,7 +166,7 @@ export class WorkloadMeter {
   }
 
   async close(): Promise<void> {
-    clearInterval(this.#timer);
+    this.#stop();
     this.#write();
     await this.#writing;
   }
