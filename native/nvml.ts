@@ -24,13 +24,25 @@ export interface NvmlMigSlice {
   memory_bytes: number;
 }
 
+/** What the driver knows of the GPUs that this process may use. */
+export interface NvmlListing {
+  /** In PCI order. A GPU that does not answer, such as one that fell off the bus, is undefined, and keeps its place. */
+  gpus: (NvmlGpu | undefined)[];
+  /** What does not answer, and why. */
+  warnings: string[];
+}
+
 /** Why a call did not work, in NVML's words. */
 export class NvmlError extends Error {
   override readonly name = 'NvmlError';
   readonly status: number;
+  /** Such as `GPU is lost (15)`. */
+  readonly reason: string;
   constructor(call: string, status: number, words: string) {
-    super(`${call}: ${words} (${status})`);
+    const reason = `${words} (${status})`;
+    super(`${call}: ${reason}`);
     this.status = status;
+    this.reason = reason;
   }
 }
 
@@ -43,12 +55,12 @@ const text_bytes = 96;
 const library_names = ['libnvidia-ml.so.1', 'libnvidia-ml.so'];
 
 /**
- * Every GPU this process may use, in PCI order, with its MIG slices; undefined where the driver's library is not
- * installed.
+ * Every GPU this process may use, with its MIG slices; undefined where the driver's library is not installed. One GPU
+ * or slice that does not answer keeps nobody from the others.
  *
  * @throws NvmlError where it is installed and does not work (driver not loaded, version mismatch)
  */
-export function listNvidiaGpus(): NvmlGpu[] | undefined {
+export function listNvidiaGpus(): NvmlListing | undefined {
   const library = loadLibrary();
   if (!library) return undefined;
   const nvml = bind(library);
@@ -56,8 +68,19 @@ export function listNvidiaGpus(): NvmlGpu[] | undefined {
   try {
     const count: [number] = [0];
     nvml.check('nvmlDeviceGetCount_v2', nvml.count(count));
-    const gpus = Array.from({ length: count[0] }, (_, index) => describeGpu(nvml, index));
-    return gpus.filter((gpu) => gpu !== undefined);
+    const listing: NvmlListing = { gpus: [], warnings: [] };
+    for (let index = 0; index < count[0]; index++) {
+      const handle: [unknown] = [null];
+      const status = nvml.handle(index, handle);
+      // A GPU of another job: the device cgroup keeps this process from it.
+      if (status === no_permission) continue;
+      const gpu = ifItAnswers(`GPU ${index}`, listing.warnings, () => {
+        nvml.check('nvmlDeviceGetHandleByIndex_v2', status);
+        return describeGpu(nvml, index, handle[0], listing.warnings);
+      });
+      listing.gpus.push(gpu);
+    }
+    return listing;
   } finally {
     nvml.shutdown();
   }
@@ -158,19 +181,24 @@ function bind(library: LibraryHandle) {
   };
 }
 
-/** Undefined for a GPU that belongs to another job: the device cgroup keeps this process from it. */
-function describeGpu(nvml: Nvml, index: number): NvmlGpu | undefined {
-  const handle: [unknown] = [null];
-  const status = nvml.handle(index, handle);
-  if (status === no_permission) return undefined;
-  nvml.check('nvmlDeviceGetHandleByIndex_v2', status);
-  const device = handle[0];
+/** @param what is asked, in words for the warning that is added where it does not answer */
+function ifItAnswers<T>(what: string, warnings: string[], ask: () => T): T | undefined {
+  try {
+    return ask();
+  } catch (error) {
+    if (!(error instanceof NvmlError)) throw error;
+    warnings.push(`${what}: ${error.reason}`);
+    return undefined;
+  }
+}
+
+function describeGpu(nvml: Nvml, index: number, device: unknown, warnings: string[]): NvmlGpu {
   const major: [number] = [0];
   const minor: [number] = [0];
   nvml.check('nvmlDeviceGetCudaComputeCapability', nvml.capability(device, major, minor));
   const pci: [{ busId: string }] = [{ busId: '' }];
   nvml.check('nvmlDeviceGetPciInfo_v3', nvml.pci(device, pci));
-  const mig_slices = migSlices(nvml, device);
+  const mig_slices = migSlices(nvml, index, device, warnings);
   return {
     index,
     name: textOf(nvml, 'nvmlDeviceGetName', nvml.name, device),
@@ -184,7 +212,12 @@ function describeGpu(nvml: Nvml, index: number): NvmlGpu | undefined {
 }
 
 /** Undefined where MIG is off or unknown to the GPU. */
-function migSlices(nvml: Nvml, device: unknown): NvmlMigSlice[] | undefined {
+function migSlices(
+  nvml: Nvml,
+  gpu_index: number,
+  device: unknown,
+  warnings: string[],
+): NvmlMigSlice[] | undefined {
   const current: [number] = [0];
   const pending: [number] = [0];
   const mode = nvml.migMode(device, current, pending);
@@ -198,13 +231,16 @@ function migSlices(nvml: Nvml, device: unknown): NvmlMigSlice[] | undefined {
     const status = nvml.migHandle(device, index, handle);
     // An unused place, or a slice of another job.
     if (status === not_found || status === no_permission) continue;
-    nvml.check('nvmlDeviceGetMigDeviceHandleByIndex', status);
-    slices.push({
-      index,
-      name: textOf(nvml, 'nvmlDeviceGetName', nvml.name, handle[0]),
-      uuid: textOf(nvml, 'nvmlDeviceGetUUID', nvml.uuid, handle[0]),
-      memory_bytes: memoryOf(nvml, handle[0]),
+    const slice = ifItAnswers(`MIG slice ${index} of GPU ${gpu_index}`, warnings, () => {
+      nvml.check('nvmlDeviceGetMigDeviceHandleByIndex', status);
+      return {
+        index,
+        name: textOf(nvml, 'nvmlDeviceGetName', nvml.name, handle[0]),
+        uuid: textOf(nvml, 'nvmlDeviceGetUUID', nvml.uuid, handle[0]),
+        memory_bytes: memoryOf(nvml, handle[0]),
+      };
     });
+    if (slice) slices.push(slice);
   }
   return slices;
 }

@@ -59,8 +59,10 @@ function withOwnCores(host: CpuHost, own: readonly number[] | undefined): CpuHos
 function realAccelerators(environment: NodeJS.ProcessEnv, warnings: string[]): NodeDevice[] {
   let nvidia: NodeDevice[] = [];
   try {
-    const gpus = listNvidiaGpus() ?? [];
-    nvidia = withCoresOfNvidia(nvidiaDevices(gpus, environment.CUDA_VISIBLE_DEVICES), gpus);
+    const listing = listNvidiaGpus() ?? { gpus: [], warnings: [] };
+    warnings.push(...listing.warnings);
+    const devices = nvidiaDevices(listing.gpus, environment.CUDA_VISIBLE_DEVICES);
+    nvidia = withCoresOfNvidia(devices, listing.gpus);
   } catch (error) {
     if (!(error instanceof NvmlError)) throw error;
     warnings.push(`NVIDIA GPUs cannot be listed: ${error.message}`);

@@ -33,13 +33,13 @@ type NearCores = (bus_id: string) => readonly number[] | undefined;
 /** NVIDIA's devices with the cores next to each; a slice has those of its GPU. */
 export function withCoresOfNvidia(
   devices: readonly NodeDevice[],
-  gpus: readonly NvmlGpu[],
+  gpus: readonly (NvmlGpu | undefined)[],
   nearCores: NearCores = coresNearPci,
 ): NodeDevice[] {
   return devices.map((device) => {
     const { uuid } = device.description;
     const gpu = gpus.find(
-      (each) => each.uuid === uuid || each.mig_slices.some((slice) => slice.uuid === uuid),
+      (each) => each?.uuid === uuid || each?.mig_slices.some((slice) => slice.uuid === uuid),
     );
     const pci_bus_id = gpu && busId(gpu.pci_bus_id);
     return { ...device, pci_bus_id, near_cores: gpu && nearCores(gpu.pci_bus_id) };

@@ -4,28 +4,37 @@ import type { NodeDevice } from './node-device.ts';
 /**
  * The GPUs and MIG slices that CUDA would show this job, in its order: `CUDA_VISIBLE_DEVICES` as Slurm sets it
  * (indices, GPU-… or MIG-… UUIDs or their unambiguous beginnings); without it, all. As in CUDA, the first entry
- * that names nothing ends the list.
+ * that names nothing ends the list; one that may name a GPU which does not answer is left out.
  *
- * @param gpus those this process may open, in PCI order
+ * @param gpus those this process may open, in PCI order; undefined for one that does not answer
  */
-export function nvidiaDevices(gpus: readonly NvmlGpu[], visible: string | undefined): NodeDevice[] {
+export function nvidiaDevices(gpus: ListedGpus, visible: string | undefined): NodeDevice[] {
   if (visible === undefined) {
-    return gpus.flatMap((gpu, position) =>
-      gpu.mig_slices.length > 0
+    return gpus.flatMap((gpu, position) => {
+      if (!gpu) return [];
+      return gpu.mig_slices.length > 0
         ? gpu.mig_slices.map((slice) => migDevice(gpu, position, slice))
-        : [gpuDevice(gpu, position, String(position))],
-    );
+        : [gpuDevice(gpu, position, String(position))];
+    });
   }
   const devices: NodeDevice[] = [];
   for (const entry of visible.split(',').map((text) => text.trim())) {
     const device = named(gpus, entry);
-    if (!device) break;
-    devices.push(device);
+    if (device) devices.push(device);
+    else if (!mayBeAway(gpus, entry)) break;
   }
   return devices;
 }
 
-function named(gpus: readonly NvmlGpu[], entry: string): NodeDevice | undefined {
+type ListedGpus = readonly (NvmlGpu | undefined)[];
+
+/** Whether an entry that names none of the GPUs that answer may name one that does not: that one's UUID is unknown. */
+function mayBeAway(gpus: ListedGpus, entry: string): boolean {
+  if (/^\d+$/.test(entry)) return Number(entry) < gpus.length && gpus[Number(entry)] === undefined;
+  return /^(GPU|MIG)-./.test(entry) && gpus.includes(undefined);
+}
+
+function named(gpus: ListedGpus, entry: string): NodeDevice | undefined {
   if (/^\d+$/.test(entry)) {
     const gpu = gpus[Number(entry)];
     if (!gpu) return undefined;
@@ -35,13 +44,14 @@ function named(gpus: readonly NvmlGpu[], entry: string): NodeDevice | undefined 
   }
   if (entry.startsWith('MIG-')) {
     for (const [position, gpu] of gpus.entries()) {
-      const slice = gpu.mig_slices.find((candidate) => candidate.uuid === entry);
-      if (slice) return migDevice(gpu, position, slice);
+      const slice = gpu?.mig_slices.find((candidate) => candidate.uuid === entry);
+      if (gpu && slice) return migDevice(gpu, position, slice);
     }
     return undefined;
   }
-  const matches = entry.startsWith('GPU-') ? gpus.filter((gpu) => gpu.uuid.startsWith(entry)) : [];
-  return matches.length === 1 ? gpuDevice(matches[0]!, gpus.indexOf(matches[0]!), entry) : undefined;
+  if (!entry.startsWith('GPU-')) return undefined;
+  const [match, ...others] = gpus.filter((gpu) => gpu?.uuid.startsWith(entry));
+  return match && others.length === 0 ? gpuDevice(match, gpus.indexOf(match), entry) : undefined;
 }
 
 /** @param position among the GPUs this process may open, in PCI order: what CUDA calls it */

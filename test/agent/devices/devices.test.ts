@@ -13,6 +13,7 @@ import {
 } from '../../../agent/devices/cpu.ts';
 import { discoverDevices } from '../../../agent/devices/discover.ts';
 import { allottedGpus, emulatedDevices } from '../../../agent/devices/emulated.ts';
+import { withCoresOfNvidia } from '../../../agent/devices/near-cores.ts';
 import { nvidiaDevices } from '../../../agent/devices/nvidia.ts';
 import { assignDevices } from '../../../agent/node/assign-devices.ts';
 import { environmentFor } from '../../../agent/node/device-visibility.ts';
@@ -269,6 +270,18 @@ describe('NVIDIA GPUs', () => {
     expect(numbers('2,0')).toEqual(['2', '0']);
     expect(numbers('GPU-2')).toEqual(['2']);
     expect(numbers('MIG-1,MIG-2')).toEqual(['1', undefined]);
+  });
+
+  test('that do not answer are left out, and the numbers of the others stay as they are', () => {
+    const gpus = [gpu(0), undefined, gpu(2)];
+    const left = (visible: string | undefined) =>
+      nvidiaDevices(gpus, visible).map((device) => device.visibility_token);
+    expect(left(undefined)).toEqual(['0', '2']);
+    expect(left('2,1,0')).toEqual(['2', '0']);
+    expect(left('GPU-1000,GPU-2')).toEqual(['GPU-2']);
+    expect(left('0,3,2')).toEqual(['0']);
+    const devices = withCoresOfNvidia(nvidiaDevices(gpus, undefined), gpus, (bus_id) => [Number(bus_id[10])]);
+    expect(devices.map(({ near_cores }) => near_cores)).toEqual([[0], [2]]);
   });
 });
 

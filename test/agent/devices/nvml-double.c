@@ -1,5 +1,6 @@
 /* Stands in for libnvidia-ml where there is no NVIDIA driver: the same functions with the same layouts, for the
-   test of native/nvml.ts. One whole GPU, one of another job, one sliced by MIG. */
+   test of native/nvml.ts. One whole GPU, one of another job, one sliced by MIG; with LOST, the first has fallen off the
+   bus, and a slice of the last does not say what memory it has. */
 #include <stdint.h>
 #include <string.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@ typedef struct {
   uint32_t domain, bus, device, pci_device_id, pci_subsystem_id;
   char bus_id[32];
 } pci_t;
-enum { success = 0, not_supported = 3, no_permission = 4, not_found = 6, unknown = 999 };
+enum { success = 0, not_supported = 3, no_permission = 4, not_found = 6, lost = 15, unknown = 999 };
 
 static int started;
 static char handles[8];
@@ -22,10 +23,15 @@ int nvmlInit_v2(void) { return unknown; }
 int nvmlInit_v2(void) { started = 1; return success; }
 #endif
 int nvmlShutdown(void) { started = 0; return success; }
-const char *nvmlErrorString(int status) { return status == unknown ? "Unknown Error" : "Something"; }
+const char *nvmlErrorString(int status) {
+  return status == unknown ? "Unknown Error" : status == lost ? "GPU is lost" : "Something";
+}
 int nvmlDeviceGetCount_v2(uint32_t *count) { *count = 3; return started ? success : unknown; }
 int nvmlDeviceGetHandleByIndex_v2(uint32_t index, void **handle) {
   if (index == 1) return no_permission;
+#ifdef LOST
+  if (index == 0) return lost;
+#endif
   *handle = handles + index;
   return success;
 }
@@ -52,6 +58,9 @@ int nvmlDeviceGetUUID(void *handle, char *uuid, uint32_t bytes) {
   return success;
 }
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
+#ifdef LOST
+  if (number(handle) == 5) return unknown;
+#endif
   memory->total = number(handle) < 3 ? 150754820096ull : 18790481920ull;
   memory->free = memory->used = 1;
   return success;

@@ -11,7 +11,7 @@ const built = new URL('../../../dist/native/nvml.js', import.meta.url).href;
 /** What `listNvidiaGpus` answers in a process whose loader looks into `folder` first. */
 function listGpus(folder: string): unknown {
   const code = `import { listNvidiaGpus } from ${JSON.stringify(built)};
-    try { console.log(JSON.stringify({ gpus: listNvidiaGpus() })); }
+    try { console.log(JSON.stringify(listNvidiaGpus())); }
     catch (error) { console.log(JSON.stringify({ name: error.name, message: error.message })); }`;
   const output = execFileSync(process.execPath, ['--input-type=module', '-e', code], {
     env: { ...process.env, LD_LIBRARY_PATH: folder },
@@ -64,6 +64,21 @@ describe.skipIf(needs !== '')(`NVML${needs}`, () => {
           ],
         },
       ],
+      warnings: [],
+    });
+  });
+
+  test('what does not answer is left out and told; a GPU of that kind keeps its place', async () => {
+    await using scratch = await scratchFolder();
+    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
+    const library = join(scratch.path, 'libnvidia-ml.so.1');
+    execFileSync('cc', ['-shared', '-fPIC', '-DLOST', '-o', library, source]);
+    expect(listGpus(scratch.path)).toEqual({
+      gpus: [
+        null,
+        expect.objectContaining({ uuid: 'GPU-2', mig_slices: [expect.objectContaining({ index: 0 })] }),
+      ],
+      warnings: ['GPU 0: GPU is lost (15)', 'MIG slice 2 of GPU 2: Unknown Error (999)'],
     });
   });
 
