@@ -8,21 +8,31 @@ import type { NodeDevice } from './node-device.ts';
  * worker sees the devices of its units alone where a variable says which (CUDA, ROCm), and counts from 0 there; other
  * backends show all, by the names that they were listed under. Where two backends compute on a device, the first of
  * the list does: a vendor's own comes before Vulkan in ggml's order.
+ *
+ * A process of CUDA enumerates one MIG slice and no device beside it, so that the list lacks the others of a node with
+ * slices: each is the only one that its worker sees.
  */
 export function withGgmlDevices(
   devices: readonly NodeDevice[],
   listed: readonly ListedDevice[],
 ): NodeDevice[] {
   const unmatched = new Set(listed);
+  const seesOne = devices.some(isSlice) && listed.some(({ name }) => /^CUDA\d+$/.test(name));
   const known = devices.map((device) => {
     const same = listed.filter((each) => isSame(device, each));
     for (const each of same) unmatched.delete(each);
     const own = same.find(({ name }) => narrowed(device).test(name));
     const other = same.find(({ name }) => !/^(CUDA|ROCm)\d+$/.test(name));
     if (own) return { ...device, ggml_device: own.name.replace(/\d+$/, '0') };
+    if (seesOne && device.visibility_variable === 'CUDA_VISIBLE_DEVICES')
+      return { ...device, ggml_device: 'CUDA0' };
     return other ? { ...device, ggml_device: other.name } : device;
   });
   return [...known, ...[...unmatched].map(onlyOfGgml)];
+}
+
+function isSlice({ description, visibility_variable }: NodeDevice): boolean {
+  return description.kind === 'mig' && visibility_variable === 'CUDA_VISIBLE_DEVICES';
 }
 
 /** Names of the devices that the variable of a device narrows. */

@@ -12,6 +12,12 @@ const nvidia = (index: number, pci_bus_id: string): NodeDevice => ({
   visibility_variable: 'CUDA_VISIBLE_DEVICES',
   pci_bus_id,
 });
+const slice = (uuid: string, pci_bus_id: string): NodeDevice => ({
+  description: { kind: 'mig', model: 'A100 MIG 3g.20gb', memory_bytes: 20e9, isa: [], uuid },
+  visibility_token: uuid,
+  visibility_variable: 'CUDA_VISIBLE_DEVICES',
+  pci_bus_id,
+});
 const amd: NodeDevice = {
   description: { kind: 'gpu', model: 'MI250X', memory_bytes: 64e9, isa: [] },
   visibility_token: '3',
@@ -48,6 +54,21 @@ describe('devices of a node and ggml’s', () => {
     expect(names(withGgmlDevices(devices, found))).toEqual(['Vulkan1', 'Vulkan0']);
     const both = [...found, listed('CUDA0', '0000:17:00.0')];
     expect(names(withGgmlDevices(devices, both))).toEqual(['CUDA0', 'Vulkan0']);
+  });
+
+  test('are CUDA0 in their worker where slices keep CUDA from listing them', () => {
+    const found = [listed('CUDA0', '0000:17:00.0')];
+    const slices = [slice('MIG-1', '0000:17:00.0'), slice('MIG-2', '0000:2a:00.0')];
+    expect(names(withGgmlDevices(slices, found))).toEqual(['CUDA0', 'CUDA0']);
+    const mixed = [slice('MIG-1', '0000:17:00.0'), nvidia(1, '0000:2a:00.0'), amd];
+    expect(names(withGgmlDevices(mixed, found))).toEqual(['CUDA0', 'CUDA0', undefined]);
+    // Without slices, CUDA lists what it computes on; without its backend, nothing is CUDA's.
+    const whole = [nvidia(0, '0000:17:00.0'), nvidia(1, '0000:2a:00.0')];
+    expect(names(withGgmlDevices(whole, found))).toEqual(['CUDA0', undefined]);
+    expect(names(withGgmlDevices(slices, [listed('Vulkan0', '0000:17:00.0')]))).toEqual([
+      'Vulkan0',
+      undefined,
+    ]);
   });
 
   test('that only ggml knows come behind the others; those that it does not know have no name', () => {
