@@ -75,6 +75,7 @@ const always: readonly { file: string; flags: readonly string[] }[] = [
   { file: 'product-exact.c', flags: avx2 },
   { file: 'ggml-layout.c', flags: [] },
   { file: 'attention-operator.c', flags: [] },
+  { file: 'log-errors.c', flags: [] },
 ];
 
 /**

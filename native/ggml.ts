@@ -4,6 +4,7 @@
  */
 import koffi from 'koffi';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { errorLog } from './error-log.ts';
 import { findNativeLibraries, type NativeLibraries, supportedVersions } from './libraries.ts';
 import { type Bound, bind, type Pointer, type SignatureTable, type StructType } from './signature.ts';
 
@@ -255,6 +256,9 @@ export interface Ggml extends Bound<typeof baseTable>, Bound<typeof registryTabl
   readonly cpuFeatures: readonly string[];
 }
 
+/** `1` in this variable of the environment: the libraries write all that they log to stderr. */
+export const nativeLogVariable = 'HPCSERVE_NATIVE_LOG';
+
 const loaded = new Map<string, Ggml>();
 
 /**
@@ -291,11 +295,11 @@ function open(libraries: NativeLibraries): Ggml {
       what: `${libraries.ggml_base} is ggml ${version}, and the bindings are for ${supportedVersions.ggml}`,
     });
   checkTensorLayout(base);
-  // The library's own log goes to stderr unless it is silenced with a harmless native function: a
+  // The library's own log goes to stderr unless it has a native function to go to, a harmless one for silence: a
   // JavaScript callback would be called from compute threads, which deadlocks with a waiting event loop.
   const silence =
-    process.env.HPCSERVE_NATIVE_LOG === '1' ? null : (baseLibrary.symbol('ggml_time_init') as Pointer);
-  if (silence) base.ggml_log_set(silence, null);
+    process.env[nativeLogVariable] === '1' ? null : (baseLibrary.symbol('ggml_time_init') as Pointer);
+  if (silence) base.ggml_log_set(errorLog() ?? silence, null);
   const registry = bind(koffi.load(libraries.ggml, { global: true }), registryTable);
   if (Number(registry.ggml_backend_reg_count()) === 0)
     registry.ggml_backend_load_all_from_path(libraries.folder);

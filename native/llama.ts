@@ -5,6 +5,7 @@
  */
 import koffi from 'koffi';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { errorLog } from './error-log.ts';
 import { type Ggml, loadGgml } from './ggml.ts';
 import { supportedVersions } from './libraries.ts';
 import { type Bound, bind, type Pointer, type SignatureTable, type StructType } from './signature.ts';
@@ -232,7 +233,11 @@ export function loadLlama(folder?: string): Llama {
     });
   checkDefaults(bound);
   const llama = { ...bound, ggml, version };
-  if (ggml.silence) llama.llama_log_set(ggml.silence, null);
+  if (ggml.silence) {
+    llama.llama_log_set(ggml.silence, null);
+    // That was ggml's log, too.
+    ggml.ggml_log_set(errorLog() ?? ggml.silence, null);
+  }
   llama.llama_backend_init();
   loaded.set(ggml.libraries.folder, llama);
   return llama;

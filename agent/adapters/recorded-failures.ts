@@ -34,7 +34,7 @@ const deviceMemory: readonly RecordedFailure[] = [
   {
     scope: 'process',
     what: 'the memory of the device is used up',
-    test: /\b(CUDA|HIP) out of memory\b|\b(CUDA|HIP|ROCm) error: out of memory\b|\bcudaMalloc failed: out of memory\b|\bhipMalloc failed: out of memory\b|\bCUBLAS_STATUS_ALLOC_FAILED\b|\bCUDA_ERROR_OUT_OF_MEMORY\b/,
+    test: /\b(CUDA|HIP) out of memory\b|\b(CUDA|HIP|ROCm|MUSA) error: out of memory\b|\bcudaMalloc failed: out of memory\b|\bhipMalloc failed: out of memory\b|\bCUBLAS_STATUS_ALLOC_FAILED\b|\bCUDA_ERROR_OUT_OF_MEMORY\b/,
     try: less_memory,
   },
   {
@@ -293,7 +293,13 @@ const device: readonly RecordedFailure[] = [
   {
     scope: 'device',
     what: 'the device failed',
-    test: /\b(CUDA|HIP|ROCm) error: (?!out of memory)|\bCUDA driver error: (?!out of memory)|\bcuda runtime error \(\d+\)|\bMemory access fault by GPU node-\d+|\bHSA_STATUS_ERROR_(?!OUT_OF_RESOURCES)\w+|\b(CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|NOT_INITIALIZED)\b/,
+    test: /\b(CUDA|HIP|ROCm|MUSA) error: (?!out of memory)|\bCUDA driver error: (?!out of memory)|\bcuda runtime error \(\d+\)|\bMemory access fault by GPU node-\d+|\bHSA_STATUS_ERROR_(?!OUT_OF_RESOURCES)\w+|\b(CUBLAS|CUDNN|HIPBLAS|CUSOLVER)_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|NOT_INITIALIZED)\b/,
+    try: look_at_device,
+  },
+  {
+    scope: 'device',
+    what: 'the device failed, and ggml says no more',
+    test: /\.cuh?:\d+: (CUDA|ROCm|MUSA) error$/,
     try: look_at_device,
   },
 ];

@@ -2,6 +2,8 @@
 import { join } from 'node:path';
 import { restrictToCores } from '../../native/affinity.ts';
 import { holdDevice } from '../../native/device-lock.ts';
+import { errorLog } from '../../native/error-log.ts';
+import { nativeLogVariable } from '../../native/ggml.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { loadLlama } from '../../native/llama.ts';
 import { returnFreedMemory } from '../../native/malloc.ts';
@@ -134,6 +136,8 @@ class DeviceWorker {
     if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
     this.#limits = { ...defaultLimits, ...limits };
     if (message.device_identity !== undefined) holdDevice(message.device_identity, device);
+    // A device's driver says in the log alone why it fails: where errors cannot be had apart, all of it is written.
+    if (message.ggml_device !== undefined && errorLog() === undefined) process.env[nativeLogVariable] = '1';
     probeNativeLibraries();
     const llama = loadLlama();
     const metrics = new WorkerMetrics(device);

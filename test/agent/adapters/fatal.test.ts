@@ -92,6 +92,9 @@ describe('last lines of engines', () => {
       'process',
     ],
     ['llama.cpp', 'CUDA error: out of memory', 'process'],
+    ['ggml', '/build/ggml/src/ggml-cuda/ggml-cuda.cu:98: CUDA error', 'device'],
+    ['ggml', '/build/ggml/src/ggml-cuda/../ggml-cuda/common.cuh:98: ROCm error', 'device'],
+    ['ggml', 'MUSA error: unspecified launch failure', 'device'],
     ['argparse', 'vllm: error: unrecognized arguments: --no-such-thing', 'process'],
     [
       'argparse',
@@ -135,6 +138,15 @@ describe('last lines of engines', () => {
       [line, failed],
     ])
       expect(firstCause(lines)!.scope).toBe('device');
+  });
+
+  test('what ggml says before it aborts counts, not the abort', () => {
+    const abort = '/build/ggml/src/ggml-cuda/ggml-cuda.cu:98: CUDA error';
+    const of = (reason: string) =>
+      fatalSign([`CUDA error: ${reason}`, '  current device: 0, in function f at x.cu:1', '  g()', abort]);
+    expect(of('out of memory')).toMatchObject({ scope: 'process', line: 'CUDA error: out of memory' });
+    expect(of('uncorrectable ECC error encountered')!.what).toContain('cannot be corrected');
+    expect(of('unspecified launch failure')!.line).toBe('CUDA error: unspecified launch failure');
   });
 
   test('the first sign is the cause of the others', () => {
