@@ -135,7 +135,8 @@ class DeviceWorker {
     // Engines and vocabularies of both threads find the libraries here.
     if (library_dir !== undefined) process.env[nativeFolderVariable] = library_dir;
     this.#limits = { ...defaultLimits, ...limits };
-    if (message.device_identity !== undefined) holdDevice(message.device_identity, device);
+    if (message.device_identity !== undefined)
+      holdDevice(message.device_identity, device, (text) => log.warn(text));
     // A device's driver says in the log alone why it fails: where errors cannot be had apart, all of it is written.
     if (message.ggml_device !== undefined && errorLog() === undefined) process.env[nativeLogVariable] = '1';
     probeNativeLibraries();

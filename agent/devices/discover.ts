@@ -119,7 +119,7 @@ function plannedFirst({ device_model }: LaunchSpec, devices: readonly NodeDevice
  */
 export function freeFirst(
   devices: readonly NodeDevice[],
-  holderOf: (identity: string) => number | undefined = deviceHolder,
+  holderOf: (identity: string) => number | undefined = (identity) => deviceHolder(identity),
 ): NodeDevice[] {
   const isHeld = (device: NodeDevice): boolean => {
     const identity = lockIdentity(device);

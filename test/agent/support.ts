@@ -65,7 +65,7 @@ function onTestDevice(
       unit.engine === 'native' && unit.device_kind === 'cpu' ? { memory, ...unit, device_kind: 'gpu' } : unit,
     ),
     launch: { native_library_dir },
-    environment: { TMPDIR: launch_folder },
+    environment: { HPCSERVE_DEVICE_LOCKS: launch_folder },
   };
 }
 

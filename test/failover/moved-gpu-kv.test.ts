@@ -50,7 +50,7 @@ const launched: RunningAgent[] = [];
 async function start(kind: 'cpu' | 'gpu'): Promise<RunningAgent> {
   const locks = join(site.folder, `device-${launched.length}`);
   mkdirSync(locks);
-  const environment = { ...found!.environment, TMPDIR: locks, HPCSERVE_DRAIN_S: '60' };
+  const environment = { ...found!.environment, HPCSERVE_DEVICE_LOCKS: locks, HPCSERVE_DRAIN_S: '60' };
   const unit = unitOf(
     { name: 'm', batch_invariant: true, max_sequences: 1 },
     { engine: 'native', model_path, context_tokens: 512, kv_tokens: 1024, device_kind: kind },

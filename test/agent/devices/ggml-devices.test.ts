@@ -85,7 +85,7 @@ test('a device that another worker of the user holds is taken last', () => {
   const one = { ...nvidia(0, `test-${process.pid}:1`), ggml_device: 'CUDA0' };
   const two = { ...nvidia(1, `test-${process.pid}:2`), ggml_device: 'CUDA0' };
   expect(freeFirst([one, two])).toEqual([one, two]);
-  const release = holdDevice(one.pci_bus_id!, 'the first');
+  const release = holdDevice(one.pci_bus_id!, 'the first', expect.unreachable);
   expect(deviceHolder(one.pci_bus_id!)).toBe(process.pid);
   expect(freeFirst([one, two])).toEqual([two, one]);
   release();

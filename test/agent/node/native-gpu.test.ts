@@ -46,7 +46,7 @@ describe.skipIf(found === undefined)(
 
     test('are served by a worker that has the device alone; another worker for it is told who has it', async () => {
       await using site = await Site.open();
-      const folder = { TMPDIR: site.folder, ...environment };
+      const folder = { HPCSERVE_DEVICE_LOCKS: site.folder, ...environment };
       await site.start([await gpuUnit()], { native_library_dir }, folder);
       const session = await site.serving('m', serving_ms);
       expect(session.metadata.devices).toMatchObject([
@@ -73,7 +73,11 @@ describe.skipIf(found === undefined)(
         const library = join(site.folder, 'device-lost.so');
         execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, deviceLost]);
         const lost = join(site.folder, 'lost');
-        const preload = { LD_PRELOAD: `${library}:libvulkan.so.1`, DEVICE_LOST: lost, TMPDIR: site.folder };
+        const preload = {
+          LD_PRELOAD: `${library}:libvulkan.so.1`,
+          DEVICE_LOST: lost,
+          HPCSERVE_DEVICE_LOCKS: site.folder,
+        };
         const memory = { device_bytes: gibibyte / 8, kv_bytes: 2 ** 20, share: 0.1, ...more };
         const agent = await site.start(
           [await gpuUnit({ memory }, wanted)],

@@ -19,7 +19,7 @@ function startGpu(site: Site, node_index: number): Promise<RunningAgent> {
   return startJob(site, node_index, true, {
     launch: { native_library_dir: found!.library_dir, private_fabric: true, fabrics: [] },
     unit: { device_count: 1, memory },
-    environment: { ...found!.environment, TMPDIR: locks },
+    environment: { ...found!.environment, HPCSERVE_DEVICE_LOCKS: locks },
   });
 }
 
