@@ -19,7 +19,8 @@ const noSignal = new Int32Array(new SharedArrayBuffer(4));
 
 interface HostedStage {
   readonly name: string;
-  readonly kv: LayerKv;
+  /** Absent: there is no pool yet. */
+  kv: LayerKv | undefined;
   /** Absent: its first stage is on its way. */
   held: DeviceStages | undefined;
   /** A stage on its way: the first one, or that of a layout to come. */
@@ -58,11 +59,7 @@ export class HostedStages {
   load(message: PipelineLoad, beside: LoadBeside): void {
     const { name } = message;
     if (this.#stages.has(name)) return;
-    this.#begin(
-      { name, kv: this.#around.pool().layerKv(name), held: undefined, loading: undefined },
-      message,
-      beside,
-    );
+    this.#begin({ name, kv: undefined, held: undefined, loading: undefined }, message, beside);
   }
 
   /** A layout is to come in which the model has this stage here. */
@@ -70,12 +67,7 @@ export class HostedStages {
     const { name } = message;
     const known = this.#stages.get(name);
     known?.loading?.abort();
-    const hosted = known ?? {
-      name,
-      kv: this.#around.pool().layerKv(name),
-      held: undefined,
-      loading: undefined,
-    };
+    const hosted = known ?? { name, kv: undefined, held: undefined, loading: undefined };
     this.#begin(hosted, message, beside, refactoring);
   }
 
@@ -140,8 +132,10 @@ export class HostedStages {
     hosted.loading = loading;
     this.#stages.set(name, hosted);
     try {
-      const use = { model: name };
-      loading.open(this.#around.pool().openStage({ ...options, on_progress }, use, beside, hosted.kv));
+      // The pool comes with the first model: that there is none is that model's error.
+      const pool = this.#around.pool();
+      hosted.kv ??= pool.layerKv(name);
+      loading.open(pool.openStage({ ...options, on_progress }, { model: name }, beside, hosted.kv));
     } catch (error) {
       this.#failed(hosted, loading, error);
     }
@@ -170,8 +164,10 @@ export class HostedStages {
     this.#around.send(loaded);
   }
 
+  /** @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on */
   #failed(hosted: HostedStage, loading: StageLoad, thrown: unknown): void {
     const error = HpcserveError.from(thrown);
+    if (error.code === 'E_DEVICE_FAILED') throw error;
     if (loading.refactoring !== undefined) {
       // Who changes the layout hears of it over the new ring; what is here of the old one serves on.
       loading.refuse(error);

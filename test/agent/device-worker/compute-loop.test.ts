@@ -4,12 +4,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
+import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import { ComputeLoop } from '../../../agent/device-worker/compute/compute-loop.ts';
 import { pulse } from '../../../agent/device-worker/compute/watchdog.ts';
 import type { LoadMessage } from '../../../agent/device-worker/compute/worker-model.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
+import { loadGgml } from '../../../native/ggml.ts';
 import { defaultSharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { scratchFolder } from '../../mesh/support.ts';
 import { engineOptions, model } from '../engine/support.ts';
 import { testBackend } from '../engine/test-backend.ts';
 
@@ -39,6 +42,41 @@ it('ends where its device has failed, says so, and touches nothing of it any mor
       told.push((next.message as { type: string }).type);
     expect(told.at(-1)).toBe('device_failed');
     expect(told).not.toContain('load_failed');
+  } finally {
+    port1.close();
+  }
+});
+
+it('tells of a stage what keeps its device from a pool, and serves on', async () => {
+  await using scratch = await scratchFolder();
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const { port1, port2 } = new MessageChannel();
+  const options = { pool_bytes: 2 ** 52, threads: 1, load_threads: 1 };
+  const pool = () => DevicePool.largest(cpuBackend(loadGgml()), options);
+  const loop = new ComputeLoop(port1, words, pool, defaultSharingSettings);
+  const [listen, next] = [join(scratch.path, 'listen'), join(scratch.path, 'next')];
+  const place = {
+    stage: 1,
+    stages: 2,
+    begin: 3,
+    end: 6,
+    listen,
+    next,
+    device: 'CPU',
+    device_identity: 'cpu',
+  };
+  const stage = { vocabulary: null, utf8: null, profile_ms: 1, options: {}, pipeline: place };
+  port2.postMessage({ type: 'load', name: 'm', ...stage });
+  port2.postMessage({ type: 'load', name: 'm', ...stage });
+  port2.postMessage({ type: 'prepare', refactoring: 1, load: { type: 'load', name: 'other', ...stage } });
+  port2.postMessage({ type: 'stop' });
+  try {
+    await loop.run();
+    const told = [];
+    for (let next = receiveMessageOnPort(port2); next; next = receiveMessageOnPort(port2))
+      told.push(next.message);
+    const failed = { type: 'load_failed', name: 'm', error: { code: 'E_NATIVE_MEMORY' } };
+    expect(told.filter(({ type }) => type === 'load_failed')).toMatchObject([failed, failed]);
   } finally {
     port1.close();
   }
