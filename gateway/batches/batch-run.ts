@@ -1,16 +1,15 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as wait } from 'node:timers/promises';
-import { z } from 'zod';
-import type { ApiKey } from '../../ledger/index.ts';
-import { newId, type SealedFolder } from '../kept/sealed-folder.ts';
+import { newId } from '../kept/sealed-folder.ts';
 import type { BatchLine } from './batch-input.ts';
 import type { CollectedAnswer } from './collected-response.ts';
+import { type BatchResult, ResultParts, type ResultPartsOptions } from './result-parts.ts';
 
 /** Requests of one batch that are asked at a time. Lower: others of the tier wait less; higher: fuller nodes. */
 const lanes = 16;
 /** Results that may be lost with the gateway, and are computed again. Lower: fewer; higher: fewer files. */
 const unsaved_max = 64;
-const save_ms = 5000;
+const saveDefault_ms = 5000;
 /** Before a request is asked again that found no place. */
 const again_ms_min = 2000;
 const again_ms_max = 60_000;
@@ -18,17 +17,15 @@ const again_ms_max = 60_000;
 /** Statuses by which a request is to be asked again: no node is idle now, or its node was taken. */
 const passing = new Set([408, 429, 500, 502, 503, 504]);
 
-const resultSchema = z.object({ at: z.number(), ok: z.boolean(), line: z.string() });
-type Result = z.infer<typeof resultSchema>;
-
-export interface BatchRunOptions {
-  key: ApiKey;
-  batch_id: string;
+/** Its folder is where results are kept until all are there. */
+export interface BatchRunOptions extends ResultPartsOptions {
   lines: readonly BatchLine[];
-  /** Where results are kept until all are there. */
-  folder: SealedFolder;
   /** Unix ms. */
   expires_at_ms: number;
+  /** The gateway ends: what cannot be kept is given up. */
+  closing: AbortSignal;
+  /** Between two turns of keeping results. Lower: fewer are lost with the gateway; higher: fewer files. */
+  save_ms?: number;
   /** Undefined where it broke off. */
   ask(body: Buffer, request_id: string, signal: AbortSignal): Promise<CollectedAnswer | undefined>;
   /** Told as results come in. */
@@ -39,24 +36,25 @@ export interface BatchRunOptions {
 export class BatchRun {
   readonly #options: BatchRunOptions;
   readonly #stop: AbortController;
-  readonly #results = new Map<number, Result>();
-  #unsaved: Result[] = [];
-  #parts = 0;
-  #saving: Promise<void> = Promise.resolve();
+  readonly #results = new Map<number, BatchResult>();
+  readonly #parts: ResultParts;
+  readonly #save_ms: number;
 
   /** @param stop ends it before its time: what is under way is given up */
   constructor(options: BatchRunOptions, stop: AbortController) {
     this.#options = options;
     this.#stop = stop;
+    this.#parts = new ResultParts(options);
+    this.#save_ms = options.save_ms ?? saveDefault_ms;
     setMaxListeners(2 * lanes, stop.signal);
   }
 
   /** @returns what there is, in the order of the requests; those that are not answered are missing */
-  async run(): Promise<Result[]> {
+  async run(): Promise<BatchResult[]> {
     await this.#load();
     const { lines, expires_at_ms } = this.#options;
     const open = [...lines.keys()].filter((at) => !this.#results.has(at));
-    const saving = setInterval(() => void this.#save(), save_ms);
+    const saving = setInterval(() => void this.#parts.save(), this.#save_ms);
     const expiry = setTimeout(() => this.#stop.abort(), Math.max(0, expires_at_ms - Date.now()));
     try {
       await Promise.all(
@@ -68,15 +66,14 @@ export class BatchRun {
     } finally {
       clearInterval(saving);
       clearTimeout(expiry);
-      await this.#save();
     }
+    await this.#saveAll();
     return [...this.#results.values()].sort((a, b) => a.at - b.at);
   }
 
   /** What was kept on the way is in the files of the batch now. */
   async forget(): Promise<void> {
-    const { folder, key } = this.#options;
-    for (let part = 0; part < this.#parts; part++) await folder.remove(key.id, this.#partId(part));
+    await this.#parts.remove();
   }
 
   get #stopped(): boolean {
@@ -97,7 +94,7 @@ export class BatchRun {
       }
       const told_ms = 1000 * Number(answer?.headers.get('retry-after') ?? 0);
       const pause_ms = Math.min(Math.max(again_ms, told_ms), again_ms_max);
-      await wait(pause_ms, undefined, { signal: this.#stop.signal }).catch(() => undefined);
+      await pause(pause_ms, this.#stop.signal);
     }
   }
 
@@ -112,9 +109,16 @@ export class BatchRun {
     const line = JSON.stringify({ id: newId('batch_req_'), custom_id, response, error: null });
     const result = { at, ok, line };
     this.#results.set(at, result);
-    this.#unsaved.push(result);
+    this.#parts.add(result);
     this.#tell();
-    if (this.#unsaved.length >= unsaved_max) await this.#save();
+    // Where nothing can be kept, nothing more is asked either.
+    while (this.#parts.unsaved >= unsaved_max && !(await this.#parts.save()))
+      if (!(await pause(this.#save_ms, this.#stop.signal))) return;
+  }
+
+  /** Also of a batch that is stopped: only the end of the gateway gives up what cannot be kept. */
+  async #saveAll(): Promise<void> {
+    while (!(await this.#parts.save())) if (!(await pause(this.#save_ms, this.#options.closing))) return;
   }
 
   #tell(): void {
@@ -123,31 +127,15 @@ export class BatchRun {
     this.#options.progress({ completed, failed: all.length - completed });
   }
 
-  #save(): Promise<void> {
-    const part = this.#unsaved;
-    if (part.length > 0) {
-      this.#unsaved = [];
-      const { folder, key } = this.#options;
-      const id = this.#partId(this.#parts++);
-      this.#saving = this.#saving.then(() => folder.put(key.id, id, Buffer.from(JSON.stringify(part))));
-    }
-    return this.#saving;
-  }
-
   async #load(): Promise<void> {
-    const { folder, key } = this.#options;
-    for (; ; this.#parts++) {
-      const bytes = await folder.get(key.id, this.#partId(this.#parts));
-      if (!bytes) break;
-      for (const result of z.array(resultSchema).parse(JSON.parse(bytes.toString())))
-        this.#results.set(result.at, result);
-    }
+    for await (const result of this.#parts.load()) this.#results.set(result.at, result);
     if (this.#results.size > 0) this.#tell();
   }
+}
 
-  #partId(part: number): string {
-    return `part-${this.#options.batch_id.replace(/^batch_/, '')}x${part}`;
-  }
+/** @returns whether it passed: false where it was broken off */
+async function pause(time_ms: number, signal: AbortSignal): Promise<boolean> {
+  return wait(time_ms, true, { signal }).catch(() => false);
 }
 
 /** As the file tells it: JSON where it is that. */

@@ -1,4 +1,5 @@
 import { basename } from 'node:path';
+import { setTimeout as wait } from 'node:timers/promises';
 import type { ApiKey, KeyStore } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
@@ -17,6 +18,8 @@ import { FileStore } from './file-store.ts';
 const running_max = 4;
 /** How often counts of a batch that runs are written down. */
 const told_ms = 2000;
+/** Before a batch is taken up again whose files could not be read or written. */
+const again_ms = 30_000;
 const window_s = { '24h': 86_400 } as const;
 
 export interface BatchesOptions {
@@ -54,7 +57,7 @@ export class Batches {
   readonly #running = new Map<string, Running>();
   readonly #queue: (() => void)[] = [];
   #lanes = running_max;
-  #closing = false;
+  readonly #closing = new AbortController();
 
   constructor(options: BatchesOptions) {
     this.#options = options;
@@ -124,7 +127,7 @@ export class Batches {
 
   /** What is under way is given up, and asked again when the gateway is back. */
   async close(): Promise<void> {
-    this.#closing = true;
+    this.#closing.abort();
     for (const { stop } of this.#running.values()) stop.abort();
     for (const next of this.#queue.splice(0)) next();
     await Promise.all([...this.#running.values()].map(({ ended }) => ended));
@@ -134,18 +137,32 @@ export class Batches {
     const run: Running = { stop: new AbortController(), cancelling_at: undefined, ended: Promise.resolve() };
     if (batch.status === 'cancelling') cancelRun(run, batch.cancelling_at ?? now_s());
     this.#running.set(batch.id, run);
-    run.ended = this.#work(key, batch, run)
-      .catch((error: Error) => {
-        this.#options.log.error({ batch: batch.id, reason: systemMessage(error) }, 'a batch stopped');
-      })
-      .finally(() => this.#running.delete(batch.id));
+    run.ended = this.#work(key, batch, run).finally(() => this.#running.delete(batch.id));
   }
 
+  get #isClosing(): boolean {
+    return this.#closing.signal.aborted;
+  }
+
+  /** Until it is ended: a disk that is full has room again some day, and a server that is away comes back. */
   async #work(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
+    while (!this.#isClosing) {
+      try {
+        await this.#runInTurn(key, batch, run);
+        return;
+      } catch (error) {
+        const reason = systemMessage(error as Error);
+        this.#options.log.error({ batch: batch.id, reason }, 'a batch stopped');
+      }
+      await wait(again_ms, undefined, { signal: this.#closing.signal }).catch(() => undefined);
+    }
+  }
+
+  async #runInTurn(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
     if (this.#lanes === 0) await new Promise<void>((resolve) => void this.#queue.push(resolve));
     else this.#lanes--;
     try {
-      if (!this.#closing) await this.#run(key, batch, run);
+      if (!this.#isClosing) await this.#run(key, batch, run);
     } finally {
       const next = this.#queue.shift();
       if (next) next();
@@ -185,10 +202,12 @@ export class Batches {
     }, told_ms);
     const asking = new BatchRun(
       {
-        key,
+        key_id: key.id,
         batch_id: batch.id,
         lines,
         folder: batches,
+        log: this.#options.log,
+        closing: this.#closing.signal,
         expires_at_ms: 1000 * batch.expires_at,
         ask: (body, request_id, signal) =>
           this.#options.ask(waiting, batch.endpoint, { body, request_id, signal }),
@@ -200,7 +219,7 @@ export class Batches {
     );
     const results = await asking.run().finally(() => clearInterval(telling));
     const { cancelling_at } = run;
-    if (this.#closing && cancelling_at === undefined) {
+    if (this.#isClosing && cancelling_at === undefined) {
       await put(batches, key.id, current);
       return;
     }

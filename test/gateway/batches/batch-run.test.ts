@@ -1,0 +1,107 @@
+/** A batch whose results are kept in a real sealed folder, on a disk that has no room now and then. */
+import { randomBytes } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pino } from 'pino';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { BatchRun } from '../../../gateway/batches/batch-run.ts';
+import { SealedFolder } from '../../../gateway/kept/sealed-folder.ts';
+
+const key_id = 'key_1';
+const batch_id = 'batch_1';
+const requests = 100;
+const kept = { kept_ms: 3_600_000, owner_bytes_max: 1e9 };
+
+/** Fails as a full disk does, a given number of times. */
+class FullFolder extends SealedFolder {
+  failures_left = 0;
+
+  override async put(...entry: Parameters<SealedFolder['put']>): Promise<void> {
+    if (this.failures_left-- > 0)
+      throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
+    await super.put(...entry);
+  }
+}
+
+let root: string;
+let folder: FullFolder;
+let logged: string[];
+let unhandled: unknown[];
+const note = (reason: unknown): void => void unhandled.push(reason);
+
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'hpcserve-batch-'));
+  folder = new FullFolder(root, randomBytes(32), kept);
+  logged = [];
+  unhandled = [];
+  process.on('unhandledRejection', note);
+});
+afterEach(() => {
+  process.off('unhandledRejection', note);
+  rmSync(root, { recursive: true });
+});
+
+function runOf({ stop = new AbortController(), closing = new AbortController(), asked = [] as string[] }) {
+  const lines = Array.from({ length: requests }, (_, at) => ({ custom_id: `r${at}`, body: { at } }));
+  return new BatchRun(
+    {
+      key_id,
+      batch_id,
+      lines,
+      folder,
+      log: pino({ level: 'info' }, { write: (line: string) => void logged.push(line) }),
+      closing: closing.signal,
+      save_ms: 5,
+      expires_at_ms: Date.now() + 60_000,
+      ask: async (body) => {
+        asked.push(body.toString());
+        await new Promise((resolve) => setTimeout(resolve, 2));
+        return { status: 200, headers: new Map(), body };
+      },
+      progress: () => undefined,
+    },
+    stop,
+  );
+}
+
+/** Which requests have results in the parts, as a run that goes on later finds them. */
+async function keptInParts(): Promise<number[]> {
+  const found: number[] = [];
+  for (let part = 0; ; part++) {
+    const bytes = await folder.get(key_id, `part-1x${part}`);
+    if (!bytes) return found.sort((a, b) => a - b);
+    for (const { at } of JSON.parse(bytes.toString()) as { at: number }[]) found.push(at);
+  }
+}
+
+const all = Array.from({ length: requests }, (_, at) => at);
+
+it('keeps all results of a disk that had no room for a while, and the process goes on', async () => {
+  folder.failures_left = 2;
+  await runOf({}).run();
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  expect(unhandled).toEqual([]);
+  expect(await keptInParts()).toEqual(all);
+  expect(logged.filter((line) => line.includes('cannot be kept')).length).toBe(1);
+  expect(logged.join('')).toContain('ENOSPC');
+  expect(logged.join('')).toContain('are kept again');
+});
+
+it('asks no more than it may lose while nothing can be kept, and ends with the gateway', async () => {
+  folder.failures_left = Number.POSITIVE_INFINITY;
+  const [stop, closing] = [new AbortController(), new AbortController()];
+  const asked: string[] = [];
+  const running = runOf({ stop, closing, asked }).run();
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect(asked.length).toBeGreaterThanOrEqual(64);
+  expect(asked.length).toBeLessThan(64 + 2 * 16);
+  stop.abort();
+  closing.abort();
+  await running;
+  expect(await keptInParts()).toEqual([]);
+  // The next run, with room on the disk, has everything.
+  folder.failures_left = 0;
+  await runOf({}).run();
+  expect(await keptInParts()).toEqual(all);
+});
