@@ -7,12 +7,13 @@ import type { KeptForKeys } from '../kept/kept-for-keys.ts';
 import { newId, type SealedFolder } from '../kept/sealed-folder.ts';
 import { unknownKept } from '../kept/unknown-kept.ts';
 import type { GatewayLog } from '../log.ts';
-import { batchSchema, isEnded, type KeptBatch, now_s } from './batch.ts';
-import { areProblems, readBatchInput } from './batch-input.ts';
-import { BatchRun } from './batch-run.ts';
+import { type BatchProblem, batchSchema, isEnded, type KeptBatch, now_s } from './batch.ts';
+import { areProblems, type BatchLine, readBatchInput } from './batch-input.ts';
+import { BatchRun, type BatchRunOptions } from './batch-run.ts';
 import { Cancellations } from './cancellations.ts';
 import type { CollectedAnswer, InnerRequest } from './collected-response.ts';
 import { FileStore } from './file-store.ts';
+import type { BatchResult } from './result-parts.ts';
 
 /** Batches that one gateway works on at a time; others wait. Each holds its file in memory. */
 const running_max = 4;
@@ -25,7 +26,7 @@ const window_s = { '24h': 86_400 } as const;
 export interface BatchesOptions {
   gateway_folder: string;
   kept: KeptForKeys;
-  keys: Pick<KeyStore, 'list'>;
+  keys: Pick<KeyStore, 'list' | 'valid'>;
   log: GatewayLog;
   ask(key: ApiKey, path: string, asked: InnerRequest): Promise<CollectedAnswer | undefined>;
 }
@@ -35,6 +36,8 @@ interface Running {
   stop: AbortController;
   /** From when on it is to end, Unix s. */
   cancelling_at: number | undefined;
+  /** Why it cannot go on. */
+  problem: BatchProblem | undefined;
   ended: Promise<void>;
 }
 
@@ -68,9 +71,10 @@ export class Batches {
   async resume(): Promise<void> {
     const folder = this.#options.kept.batches;
     if (!folder) return;
-    for (const key of this.#options.keys.list())
-      for (const batch of await this.#all(folder, key.id))
-        if (!isEnded(batch) && batch.gateway === this.#gateway) this.#begin(key, batch);
+    // Also those of keys that are not valid any more: these end.
+    for (const { id } of this.#options.keys.list())
+      for (const batch of await this.#all(folder, id))
+        if (!isEnded(batch) && batch.gateway === this.#gateway) this.#begin(id, batch);
   }
 
   /** @throws E_KEPT_UNKNOWN for its file */
@@ -99,7 +103,7 @@ export class Batches {
       ...asked,
     };
     await put(batches, key.id, batch);
-    this.#begin(key, batch);
+    this.#begin(key.id, batch);
     return batch;
   }
 
@@ -133,11 +137,16 @@ export class Batches {
     await Promise.all([...this.#running.values()].map(({ ended }) => ended));
   }
 
-  #begin(key: ApiKey, batch: KeptBatch): void {
-    const run: Running = { stop: new AbortController(), cancelling_at: undefined, ended: Promise.resolve() };
+  #begin(key_id: string, batch: KeptBatch): void {
+    const run: Running = {
+      stop: new AbortController(),
+      cancelling_at: undefined,
+      problem: undefined,
+      ended: Promise.resolve(),
+    };
     if (batch.status === 'cancelling') cancelRun(run, batch.cancelling_at ?? now_s());
     this.#running.set(batch.id, run);
-    run.ended = this.#work(key, batch, run).finally(() => this.#running.delete(batch.id));
+    run.ended = this.#work(key_id, batch, run).finally(() => this.#running.delete(batch.id));
   }
 
   get #isClosing(): boolean {
@@ -145,10 +154,10 @@ export class Batches {
   }
 
   /** Until it is ended: a disk that is full has room again some day, and a server that is away comes back. */
-  async #work(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
+  async #work(key_id: string, batch: KeptBatch, run: Running): Promise<void> {
     while (!this.#isClosing) {
       try {
-        await this.#runInTurn(key, batch, run);
+        await this.#runInTurn(key_id, batch, run);
         return;
       } catch (error) {
         const reason = systemMessage(error as Error);
@@ -158,11 +167,11 @@ export class Batches {
     }
   }
 
-  async #runInTurn(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
+  async #runInTurn(key_id: string, batch: KeptBatch, run: Running): Promise<void> {
     if (this.#lanes === 0) await new Promise<void>((resolve) => void this.#queue.push(resolve));
     else this.#lanes--;
     try {
-      if (!this.#isClosing) await this.#run(key, batch, run);
+      if (!this.#isClosing) await this.#run(key_id, batch, run);
     } finally {
       const next = this.#queue.shift();
       if (next) next();
@@ -170,17 +179,11 @@ export class Batches {
     }
   }
 
-  async #run(key: ApiKey, batch: KeptBatch, run: Running): Promise<void> {
+  async #run(key_id: string, batch: KeptBatch, run: Running): Promise<void> {
     const { batches } = this.#folders();
-    const lines = readBatchInput(await this.#files(key.id).content(batch.input_file_id), batch.endpoint);
+    const lines = await this.#linesOf(key_id, batch);
     if (areProblems(lines)) {
-      const failed = {
-        status: 'failed',
-        failed_at: now_s(),
-        errors: { object: 'list', data: lines },
-      } as const;
-      await put(batches, key.id, { ...batch, ...failed });
-      await this.#cancellations(key.id).forget(batch.id);
+      await this.#end(key_id, { ...batch, ...failedBy(lines) });
       return;
     }
     let current: KeptBatch = {
@@ -189,56 +192,104 @@ export class Batches {
       in_progress_at: batch.in_progress_at ?? now_s(),
       request_counts: { ...batch.request_counts, total: lines.length },
     };
-    await put(batches, key.id, current);
-    // What can wait leaves stable replicas to what cannot.
-    const waiting: ApiKey = { ...key, settings: { ...key.settings, batch: true } };
-    const telling = setInterval(() => {
-      void put(batches, key.id, current).catch(() => undefined);
-      // Another gateway of the site may have been told to end it.
-      void this.#cancellations(key.id)
-        .markedAt(batch.id)
-        .then((at) => at !== undefined && cancelRun(run, at))
-        .catch(() => undefined);
-    }, told_ms);
+    await put(batches, key_id, current);
+    const watching = setInterval(() => this.#watch(key_id, current, run), told_ms);
     const asking = new BatchRun(
       {
-        key_id: key.id,
+        key_id,
         batch_id: batch.id,
         lines,
         folder: batches,
         log: this.#options.log,
         closing: this.#closing.signal,
         expires_at_ms: 1000 * batch.expires_at,
-        ask: (body, request_id, signal) =>
-          this.#options.ask(waiting, batch.endpoint, { body, request_id, signal }),
+        ask: this.#askerOf(key_id, batch, run),
         progress: (counts) => {
           current = { ...current, request_counts: { total: lines.length, ...counts } };
         },
       },
       run.stop,
     );
-    const results = await asking.run().finally(() => clearInterval(telling));
-    const { cancelling_at } = run;
-    if (this.#isClosing && cancelling_at === undefined) {
-      await put(batches, key.id, current);
+    const results = await asking.run().finally(() => clearInterval(watching));
+    if (this.#isClosing && run.cancelling_at === undefined && !run.problem) {
+      await put(batches, key_id, current);
       return;
     }
+    await this.#finish(key_id, current, run, results);
+    await asking.forget();
+  }
+
+  /** The requests of a batch, or why there are none. @throws the system's error */
+  async #linesOf(key_id: string, batch: KeptBatch): Promise<BatchLine[] | BatchProblem[]> {
+    try {
+      return readBatchInput(await this.#files(key_id).content(batch.input_file_id), batch.endpoint);
+    } catch (error) {
+      // Deleted meanwhile, or gone to make room.
+      if (!(error instanceof HpcserveError) || error.code !== 'E_KEPT_UNKNOWN') throw error;
+      return [problemOf('missing_file', error.message)];
+    }
+  }
+
+  /** Asks with the key as it is then: it may be revoked, blocked or changed, or expire, while its batch runs. */
+  #askerOf(key_id: string, batch: KeptBatch, run: Running): BatchRunOptions['ask'] {
+    let known: ApiKey | undefined;
+    let waiting: ApiKey | undefined;
+    return async (body, request_id, signal) => {
+      const key = this.#validKey(key_id, run);
+      if (!key) return undefined;
+      // What can wait leaves stable replicas to what cannot. The same key stays the same: its filter is kept by it.
+      if (key !== known) waiting = { ...key, settings: { ...key.settings, batch: true } };
+      known = key;
+      return this.#options.ask(waiting!, batch.endpoint, { body, request_id, signal });
+    };
+  }
+
+  /** The key as it is now; where it is not valid any more, its batch stops. */
+  #validKey(key_id: string, run: Running): ApiKey | undefined {
+    const key = this.#options.keys.valid(key_id);
+    if (!key) failRun(run, problemOf('invalid_key', 'the API key of the batch is not valid any more'));
+    return key;
+  }
+
+  /** Writes down what there is of a batch that runs, and stops it where it is to end. */
+  #watch(key_id: string, current: KeptBatch, run: Running): void {
+    this.#validKey(key_id, run);
+    void put(this.#folders().batches, key_id, current).catch(() => undefined);
+    // Another gateway of the site may have been told to end it.
+    void this.#cancellations(key_id)
+      .markedAt(current.id)
+      .then((at) => at !== undefined && cancelRun(run, at))
+      .catch(() => undefined);
+  }
+
+  /** Puts results into files, whatever the batch ended by. */
+  async #finish(
+    key_id: string,
+    batch: KeptBatch,
+    { cancelling_at, problem }: Running,
+    results: readonly BatchResult[],
+  ): Promise<void> {
     const isCancelled = cancelling_at !== undefined;
-    current = isCancelled
-      ? { ...current, status: 'cancelling', cancelling_at }
-      : { ...current, status: 'finalizing', finalizing_at: now_s() };
-    await put(batches, key.id, current);
+    let current: KeptBatch = isCancelled
+      ? { ...batch, status: 'cancelling', cancelling_at }
+      : { ...batch, status: 'finalizing', finalizing_at: now_s() };
+    await put(this.#folders().batches, key_id, current);
     const files = { output_file_id: true, error_file_id: false } as const;
     for (const [name, ok] of Object.entries(files) as ['output_file_id' | 'error_file_id', boolean][]) {
       const told = results.filter((result) => result.ok === ok).map(({ line }) => `${line}\n`);
       if (told.length === 0) continue;
       const filename = `${batch.id}_${ok ? 'output' : 'error'}.jsonl`;
-      const file = await this.#files(key.id).put(filename, 'batch_output', Buffer.from(told.join('')));
+      const file = await this.#files(key_id).put(filename, 'batch_output', Buffer.from(told.join('')));
       current = { ...current, [name]: file.id };
     }
-    await put(batches, key.id, { ...current, ...endOf(isCancelled, results.length < lines.length) });
-    await asking.forget();
-    await this.#cancellations(key.id).forget(batch.id);
+    const isIncomplete = results.length < batch.request_counts.total;
+    const end = problem && !isCancelled ? failedBy([problem]) : endOf(isCancelled, isIncomplete);
+    await this.#end(key_id, { ...current, ...end });
+  }
+
+  async #end(key_id: string, batch: KeptBatch): Promise<void> {
+    await put(this.#folders().batches, key_id, batch);
+    await this.#cancellations(key_id).forget(batch.id);
   }
 
   async #all(folder: SealedFolder, key_id: string): Promise<KeptBatch[]> {
@@ -279,6 +330,20 @@ export class Batches {
 function cancelRun(run: Running, at_s: number): void {
   run.cancelling_at ??= at_s;
   run.stop.abort();
+}
+
+/** The same, of one that cannot go on. */
+function failRun(run: Running, problem: BatchProblem): void {
+  run.problem ??= problem;
+  run.stop.abort();
+}
+
+function problemOf(code: string, message: string): BatchProblem {
+  return { code, message, line: null, param: null };
+}
+
+function failedBy(problems: BatchProblem[]): Partial<KeptBatch> {
+  return { status: 'failed', failed_at: now_s(), errors: { object: 'list', data: problems } };
 }
 
 function endOf(cancelled: boolean, incomplete: boolean): Partial<KeptBatch> {

@@ -159,8 +159,9 @@ export class KeyLimits {
     const { requests_per_minute, tokens_per_minute } = key.settings;
     if (requests_per_minute === undefined && tokens_per_minute === undefined) return undefined;
     const now_ms = this.#now_ms();
-    const all = this.#all(key.id, spentAt(this.#of(key.id), now_ms), now_ms);
-    const held = this.#reserved.get(key.id) ?? 0;
+    const key_id = limitsKeyOf(key);
+    const all = this.#all(key_id, spentAt(this.#of(key_id), now_ms), now_ms);
+    const held = this.#reserved.get(key_id) ?? 0;
     return [
       rateLeft(requests_per_minute, all.requests, all.previous_requests, 0, now_ms),
       rateLeft(tokens_per_minute, all.tokens, all.previous_tokens, held, now_ms),

@@ -190,6 +190,17 @@ describe('keys without limits', () => {
   });
 });
 
+it('tell of a derived key what is left of those of its parent', async () => {
+  const limits = await gateway(1);
+  const parent = keyWith({ requests_per_minute: 10, tokens_per_minute: 1000 });
+  const derived: ApiKey = { ...parent, id: 'key_2', parent_id: parent.id };
+  use(limits, parent, 100);
+  use(limits, derived, 50);
+  admitted(limits, derived, 200);
+  expect(limits.rateHeaders(derived)).toEqual(limits.rateHeaders(parent));
+  expect(limits.ratesLeft(derived)!.map((rate) => rate![0])).toEqual([7, 650]);
+});
+
 describe('counts of a minute', () => {
   it('are of the last 60 s, and when they are below a limit is told to the second', () => {
     fc.assert(
