@@ -15,6 +15,7 @@ import { TranslatedResponse, type TranslationClient } from './dialects/translate
 import { sendError, sendErrorOpen } from './http-error.ts';
 import type { KeptForKeys } from './kept/kept-for-keys.ts';
 import { ResponseStore } from './kept/response-store.ts';
+import { held_tokens_max } from './keys/key-limits.ts';
 import type { KnownProviders } from './keys/known-providers.ts';
 import { RouteFilters } from './keys/route-filters.ts';
 import type { Login } from './login/login.ts';
@@ -328,7 +329,8 @@ export class OpenAiHandler {
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
     const prompt_tokens = endpoint.computes ? this.#promptLength_tokens(parsed) : 0;
-    const tokens = endpoint.computes ? prompt_tokens + this.#answerLength_tokens(parsed) : 0;
+    const answers_tokens = endpoint.computes ? this.#answerLength_tokens(parsed) : 0;
+    const tokens = Math.min(prompt_tokens + answers_tokens, held_tokens_max);
     const counts_only = request.headers[headers.usage] === 'counts';
     const release = (): void => hold.release();
     return {

@@ -41,6 +41,12 @@ export interface Reservation {
   settled: boolean;
 }
 
+/**
+ * Tokens that are held for one key at most, as many as the largest budget has. Sums up to it are exact: a number so
+ * large that others vanish beside it would take them along when it is given back.
+ */
+export const held_tokens_max = 1e15;
+
 /** Gateways are looked for again after so many exchanges. */
 const lookEvery = 10;
 
@@ -105,8 +111,10 @@ export class KeyLimits {
     const now_ms = this.#now_ms();
     const { key_id } = reservation;
     this.#requireTokens(key, this.#all(key_id, spentAt(this.#of(key_id), now_ms), now_ms), now_ms);
-    reservation.tokens = tokens;
-    this.#reserved.set(key_id, (this.#reserved.get(key_id) ?? 0) + tokens);
+    const held = this.#reserved.get(key_id) ?? 0;
+    const asked = Number.isFinite(tokens) ? Math.ceil(tokens) : held_tokens_max;
+    reservation.tokens = Math.min(asked, held_tokens_max - held);
+    this.#reserved.set(key_id, held + reservation.tokens);
   }
 
   /** The answer is known: what it used counts instead of what was held for it. */

@@ -36,6 +36,8 @@ export type StreamDialect = 'completions' | 'responses' | 'none';
 const model_bytes_max = 6 * 1024 + 2;
 /** The same of a number, a truth value, or a short word. */
 const scalar_bytes_max = 1024;
+/** Answers to one prompt, beyond what any engine gives. Lower: less to hold for a request; higher: wider searches. */
+const answers_max = 1024;
 /** Engines that say in each chunk of a stream what was used so far, where they are asked to. */
 const continuousUsage = new Set(['vllm', 'sglang']);
 
@@ -64,7 +66,7 @@ export function parseRequest(scan: RequestScan, dialect: StreamDialect): ParsedR
     prompt,
     blocks,
     max_tokens: maxTokensOf(scan, dialect),
-    choices: Math.max(1, countOf(scan, 'n') ?? 1, countOf(scan, 'best_of') ?? 1) * promptsOf(scan),
+    choices: Math.max(answersOf(scan, 'n'), answersOf(scan, 'best_of')) * promptsOf(scan),
   };
 }
 
@@ -184,6 +186,14 @@ function maxTokensOf(scan: RequestScan, dialect: StreamDialect): number | undefi
   if (dialect === 'none') return 0;
   if (dialect === 'responses') return countOf(scan, 'max_output_tokens');
   return countOf(scan, 'max_completion_tokens') ?? countOf(scan, 'max_tokens');
+}
+
+/** @throws E_REQUEST_INVALID: what is no number here might be one for an engine, and count for nothing */
+function answersOf(scan: RequestScan, member: 'n' | 'best_of'): number {
+  const value = scalarOf(scan, member) ?? 1;
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= answers_max)
+    return value;
+  throw invalid(`\`${member}\` must be a whole number from 1 to ${answers_max}`, member);
 }
 
 function countOf(scan: RequestScan, member: Member): number | undefined {

@@ -98,6 +98,50 @@ describe('60 requests at a time of 5,000 tokens', () => {
   });
 });
 
+describe('a request for more than can be counted', () => {
+  const ask = (key: string, body: object | string): Promise<Response> =>
+    shared.stage.post(path, body, { authorization: `Bearer ${key}` });
+
+  it.each([
+    ['n', '1e300'],
+    ['n', '1.5'],
+    ['n', '"3"'],
+    ['best_of', '100000'],
+  ])('of answers is refused: %s %s', async (param, value) => {
+    await session(json({ choices: [] }));
+    const { key } = await shared.stage.newKey({ budget: { tokens: 1000, window: 'total' } });
+    const answer = await ask(key, `{"model":"tiny","messages":[],"${param}":${value}}`);
+    expect(answer.status).toBe(400);
+    expect(await answer.json()).toMatchObject({ error: { type: 'invalid_request_error', param } });
+    expect(sessions.flatMap(({ requests }) => requests)).toEqual([]);
+  });
+
+  it('of tokens lets nobody pass a budget beside it, and gives back no more than it held', async () => {
+    const usage = { prompt_tokens: 100, completion_tokens: 4900, total_tokens: 5000 };
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    await session(async (request, response) => {
+      await held;
+      await json({ choices: [], usage })(request, response);
+    });
+    const { key } = await shared.stage.newKey({ budget: { tokens: 10_000, window: 'total' } });
+    const running = ask(key, { model: 'tiny', messages: [], max_tokens: 8000 });
+    await until(() => sessions.some(({ requests }) => requests.length === 1), 'the replica to have it');
+    // No replica is known of this name, nor how long its context is: this one ends at once.
+    for (const max_tokens of ['1e300', '1e999'])
+      expect((await ask(key, `{"model":"unknown","messages":[],"max_tokens":${max_tokens}}`)).status).toBe(
+        404,
+      );
+    const others = ['1', '2'].map(() => ask(key, { model: 'tiny', messages: [], max_tokens: 8000 }));
+    await until(() => sessions.some(({ requests }) => requests.length === 2), 'the replica to have one more');
+    release();
+    const statuses = (await Promise.all([running, ...others])).map(({ status }) => status);
+    expect(statuses.sort()).toEqual([200, 200, 429]);
+  });
+});
+
 describe('an answer whose client goes away', () => {
   const prompt = 'word '.repeat(2000);
   const messages = [{ role: 'user', content: prompt }];

@@ -82,6 +82,12 @@ function use(limits: KeyLimits, key: ApiKey, tokens: number): void {
   limits.settle(admitted(limits, key, 0), { prompt_tokens: tokens });
 }
 
+/** Tokens that are held of the key, as one with a limit by the minute is told. */
+function heldOf(limits: KeyLimits): number {
+  const limit = 1e9;
+  return limit - limits.ratesLeft(keyWith({ tokens_per_minute: limit }))![1]![0];
+}
+
 describe('requests a minute', () => {
   const key = keyWith({ requests_per_minute: 10 });
 
@@ -137,6 +143,39 @@ describe('tokens', () => {
     for (const reservation of held) limits.settle(reservation, { prompt_tokens: 50, completion_tokens: 50 });
     expect(limits.spent(key)!.tokens).toBe(300);
     expect(refusal(limits, key)).toBeUndefined();
+  });
+
+  it.each([1e300, Number.POSITIVE_INFINITY, Number.NaN, 9e15])(
+    'that are held beside %d stay held, and what is given back is gone',
+    async (absurd) => {
+      const limits = await gateway(1);
+      const key = keyWith({ budget: { tokens: 10_000, window: 'total' } });
+      const first = limits.admit(key)!;
+      const second = limits.admit(key)!;
+      const third = limits.admit(key)!;
+      limits.reserve(key, first, 8000);
+      // It was let in: less than its budget is held. From then on nobody is.
+      limits.reserve(key, second, absurd);
+      expect(() => limits.reserve(key, third, 1)).toThrow('is used up');
+      limits.settle(second, {});
+      limits.settle(third, {});
+      expect(heldOf(limits)).toBe(8000);
+      const last = admitted(limits, key, 2000);
+      expect(refusal(limits, key)?.because.join()).toContain('10000 are held');
+      limits.settle(last, {});
+      limits.settle(first, {});
+      expect(heldOf(limits)).toBe(0);
+    },
+  );
+
+  it('of a key without a bound are held to the last one', async () => {
+    const limits = await gateway(1);
+    const key = keyWith({ budget: { device_s: 1, window: 'total' } });
+    const held = [8000.25, 1e15, 1e15, 7].map((tokens) => admitted(limits, key, tokens));
+    limits.settle(held[1], {});
+    limits.settle(held[2], {});
+    limits.settle(held[3], {});
+    expect(heldOf(limits)).toBe(8001);
   });
 
   it('of a budget begin anew with the day, the month, or never', async () => {

@@ -256,6 +256,15 @@ describe('what is asked for', () => {
     expect(parsed({ prompt: [[1], [2, 3]], n: 2 })).toMatchObject({ choices: 4 });
   });
 
+  it.each(['n', 'best_of'])('has so many answers that can be counted: %s', (member) => {
+    const parsed = (value: string): ReturnType<typeof parseRequest> =>
+      parseRequest(scanned(`{"model":"m","${member}":${value}}`), 'completions');
+    for (const value of ['1e300', '1e999', '1025', '0', '-1', '1.5', '"2"', 'true', '[2]', '{}'])
+      expect(() => parsed(value), value).toThrow(`\`${member}\` must be a whole number from 1 to 1024`);
+    for (const value of ['null', '1']) expect(parsed(value).choices).toBe(1);
+    for (const value of ['1024', '1.024e3']) expect(parsed(value).choices).toBe(1024);
+  });
+
   it('is asked of a replica without a copy of the rest', () => {
     const scan = scanned('{"model":"m","stream":true}');
     const pieces = bodyFor(parseRequest(scan, 'completions'), 'vllm');
