@@ -13,7 +13,7 @@
  * only whom SIGKILL meets in between leaves a `.tmp-` file.
  */
 import { closeSync, fsyncSync, openSync, readFileSync, renameSync, rmSync, writeSync } from 'node:fs';
-import { type FileHandle, open, rename, rm, symlink } from 'node:fs/promises';
+import { type FileHandle, open, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { spokenOf, temporaryBeside } from './temporary-name.ts';
 
@@ -67,7 +67,7 @@ export function writeFileAtomically(
  */
 export async function writeFileAtomicallyAsync(
   path: string,
-  content: string | Uint8Array,
+  content: string | Uint8Array | AsyncIterable<Uint8Array>,
   {
     mode = 0o600,
     durability = 'name',
@@ -78,7 +78,7 @@ export async function writeFileAtomicallyAsync(
   try {
     const file = await open(temporary, 'wx', mode);
     try {
-      await file.writeFile(content);
+      await writeFile(file, content);
       await finish?.(file);
       if (durability !== 'nothing') await file.sync();
     } finally {

@@ -3,12 +3,10 @@ import { setTimeout as wait } from 'node:timers/promises';
 import { newId } from '../kept/sealed-folder.ts';
 import type { BatchLine } from './batch-input.ts';
 import type { CollectedAnswer } from './collected-response.ts';
-import { type BatchResult, ResultParts, type ResultPartsOptions } from './result-parts.ts';
+import type { ResultParts } from './result-parts.ts';
 
 /** Requests of one batch that are asked at a time. Lower: others of the tier wait less; higher: fuller nodes. */
 const lanes = 16;
-/** Results that may be lost with the gateway, and are computed again. Lower: fewer; higher: fewer files. */
-const unsaved_max = 64;
 const saveDefault_ms = 5000;
 /** Before a request is asked again that found no place. */
 const again_ms_min = 2000;
@@ -17,9 +15,10 @@ const again_ms_max = 60_000;
 /** Statuses by which a request is to be asked again: no node is idle now, or its node was taken. */
 const passing = new Set([408, 429, 500, 502, 503, 504]);
 
-/** Its folder is where results are kept until all are there. */
-export interface BatchRunOptions extends ResultPartsOptions {
+export interface BatchRunOptions {
   lines: readonly BatchLine[];
+  /** Where results go until all are there. */
+  results: ResultParts;
   /** Unix ms. */
   expires_at_ms: number;
   /** The gateway ends: what cannot be kept is given up. */
@@ -36,25 +35,23 @@ export interface BatchRunOptions extends ResultPartsOptions {
 export class BatchRun {
   readonly #options: BatchRunOptions;
   readonly #stop: AbortController;
-  readonly #results = new Map<number, BatchResult>();
-  readonly #parts: ResultParts;
   readonly #save_ms: number;
 
   /** @param stop ends it before its time: what is under way is given up */
   constructor(options: BatchRunOptions, stop: AbortController) {
     this.#options = options;
     this.#stop = stop;
-    this.#parts = new ResultParts(options);
     this.#save_ms = options.save_ms ?? saveDefault_ms;
     setMaxListeners(2 * lanes, stop.signal);
   }
 
-  /** @returns what there is, in the order of the requests; those that are not answered are missing */
-  async run(): Promise<BatchResult[]> {
-    await this.#load();
-    const { lines, expires_at_ms } = this.#options;
-    const open = [...lines.keys()].filter((at) => !this.#results.has(at));
-    const saving = setInterval(() => void this.#parts.save(), this.#save_ms);
+  /** Until all is answered, or it is stopped: what is not answered then has no result. @throws the system's error */
+  async run(): Promise<void> {
+    const { lines, results, expires_at_ms } = this.#options;
+    await results.load();
+    this.#tell();
+    const open = [...lines.keys()].filter((at) => !results.has(at));
+    const saving = setInterval(() => void results.save(), this.#save_ms);
     const expiry = setTimeout(() => this.#stop.abort(), Math.max(0, expires_at_ms - Date.now()));
     try {
       await Promise.all(
@@ -68,12 +65,6 @@ export class BatchRun {
       clearTimeout(expiry);
     }
     await this.#saveAll();
-    return [...this.#results.values()].sort((a, b) => a.at - b.at);
-  }
-
-  /** What was kept on the way is in the files of the batch now. */
-  async forget(): Promise<void> {
-    await this.#parts.remove();
   }
 
   get #stopped(): boolean {
@@ -107,29 +98,22 @@ export class BatchRun {
     const ok = status < 400;
     const response = { status_code: status, request_id, body: jsonOr(body) };
     const line = JSON.stringify({ id: newId('batch_req_'), custom_id, response, error: null });
-    const result = { at, ok, line };
-    this.#results.set(at, result);
-    this.#parts.add(result);
+    const { results } = this.#options;
+    results.add({ at, ok, line });
     this.#tell();
     // Where nothing can be kept, nothing more is asked either.
-    while (this.#parts.unsaved >= unsaved_max && !(await this.#parts.save()))
+    while (results.isFull && !(await results.save()))
       if (!(await pause(this.#save_ms, this.#stop.signal))) return;
   }
 
   /** Also of a batch that is stopped: only the end of the gateway gives up what cannot be kept. */
   async #saveAll(): Promise<void> {
-    while (!(await this.#parts.save())) if (!(await pause(this.#save_ms, this.#options.closing))) return;
+    const { results, closing } = this.#options;
+    while (!(await results.save())) if (!(await pause(this.#save_ms, closing))) return;
   }
 
   #tell(): void {
-    const all = [...this.#results.values()];
-    const completed = all.filter(({ ok }) => ok).length;
-    this.#options.progress({ completed, failed: all.length - completed });
-  }
-
-  async #load(): Promise<void> {
-    for await (const result of this.#parts.load()) this.#results.set(result.at, result);
-    if (this.#results.size > 0) this.#tell();
+    this.#options.progress({ ...this.#options.results.counts });
   }
 }
 

@@ -13,7 +13,7 @@ import { BatchRun, type BatchRunOptions } from './batch-run.ts';
 import { Cancellations } from './cancellations.ts';
 import type { CollectedAnswer, InnerRequest } from './collected-response.ts';
 import { FileStore } from './file-store.ts';
-import type { BatchResult } from './result-parts.ts';
+import { ResultParts } from './result-parts.ts';
 
 /** Batches that one gateway works on at a time; others wait. Each holds its file in memory. */
 const running_max = 4;
@@ -41,6 +41,7 @@ interface Running {
   ended: Promise<void>;
 }
 
+type ResultFiles = Partial<Pick<KeptBatch, 'output_file_id' | 'error_file_id'>>;
 type New = Pick<KeptBatch, 'endpoint' | 'input_file_id' | 'metadata'> & { completion_window: '24h' };
 
 /**
@@ -194,29 +195,30 @@ export class Batches {
     };
     await put(batches, key_id, current);
     const watching = setInterval(() => this.#watch(key_id, current, run), told_ms);
+    const { id: batch_id } = batch;
+    const { log } = this.#options;
+    const results = new ResultParts({ key_id, batch_id, requests: lines.length, folder: batches, log });
     const asking = new BatchRun(
       {
-        key_id,
-        batch_id: batch.id,
         lines,
-        folder: batches,
-        log: this.#options.log,
+        results,
         closing: this.#closing.signal,
         expires_at_ms: 1000 * batch.expires_at,
         ask: this.#askerOf(key_id, batch, run),
         progress: (counts) => {
           current = { ...current, request_counts: { total: lines.length, ...counts } };
+          if (results.bytes > batches.owner_bytes_max) failRun(run, tooLarge(batches));
         },
       },
       run.stop,
     );
-    const results = await asking.run().finally(() => clearInterval(watching));
+    await asking.run().finally(() => clearInterval(watching));
     if (this.#isClosing && run.cancelling_at === undefined && !run.problem) {
       await put(batches, key_id, current);
       return;
     }
     await this.#finish(key_id, current, run, results);
-    await asking.forget();
+    await results.remove();
   }
 
   /** The requests of a batch, or why there are none. @throws the system's error */
@@ -267,24 +269,41 @@ export class Batches {
     key_id: string,
     batch: KeptBatch,
     { cancelling_at, problem }: Running,
-    results: readonly BatchResult[],
+    results: ResultParts,
   ): Promise<void> {
     const isCancelled = cancelling_at !== undefined;
-    let current: KeptBatch = isCancelled
+    const current: KeptBatch = isCancelled
       ? { ...batch, status: 'cancelling', cancelling_at }
       : { ...batch, status: 'finalizing', finalizing_at: now_s() };
     await put(this.#folders().batches, key_id, current);
-    const files = { output_file_id: true, error_file_id: false } as const;
-    for (const [name, ok] of Object.entries(files) as ['output_file_id' | 'error_file_id', boolean][]) {
-      const told = results.filter((result) => result.ok === ok).map(({ line }) => `${line}\n`);
-      if (told.length === 0) continue;
-      const filename = `${batch.id}_${ok ? 'output' : 'error'}.jsonl`;
-      const file = await this.#files(key_id).put(filename, 'batch_output', Buffer.from(told.join('')));
-      current = { ...current, [name]: file.id };
+    const { files, missing } = await this.#filesOf(key_id, batch, results);
+    const why = problem ?? missing;
+    const { total, completed, failed } = batch.request_counts;
+    const end = why && !isCancelled ? failedBy([why]) : endOf(isCancelled, completed + failed < total);
+    await this.#end(key_id, { ...current, ...files, ...end });
+  }
+
+  /** Files of the results there are, and why some are missing where some are. @throws the system's error */
+  async #filesOf(
+    key_id: string,
+    { id, request_counts }: KeptBatch,
+    results: ResultParts,
+  ): Promise<{ files: ResultFiles; missing?: BatchProblem }> {
+    const folder = this.#folders().files;
+    const files: ResultFiles = {};
+    if (results.bytes > folder.owner_bytes_max) return { files, missing: tooLarge(folder) };
+    const store = new FileStore(folder, key_id);
+    const made = async (name: string, ok: boolean): Promise<string> =>
+      (await store.put(`${id}_${name}.jsonl`, 'batch_output', results.lines(ok))).id;
+    try {
+      if (request_counts.completed > 0) files.output_file_id = await made('output', true);
+      if (request_counts.failed > 0) files.error_file_id = await made('error', false);
+    } catch (error) {
+      if (!(error instanceof HpcserveError) || error.code !== 'E_KEPT_UNKNOWN') throw error;
+      const message = 'results were removed to make room for what the API key kept later';
+      return { files, missing: problemOf('lost_results', message) };
     }
-    const isIncomplete = results.length < batch.request_counts.total;
-    const end = problem && !isCancelled ? failedBy([problem]) : endOf(isCancelled, isIncomplete);
-    await this.#end(key_id, { ...current, ...end });
+    return { files };
   }
 
   async #end(key_id: string, batch: KeptBatch): Promise<void> {
@@ -340,6 +359,11 @@ function failRun(run: Running, problem: BatchProblem): void {
 
 function problemOf(code: string, message: string): BatchProblem {
   return { code, message, line: null, param: null };
+}
+
+function tooLarge({ owner_bytes_max }: SealedFolder): BatchProblem {
+  const message = `the results of the batch pass what may be kept for an API key, ${owner_bytes_max / 1e9} GB`;
+  return problemOf('results_too_large', message);
 }
 
 function failedBy(problems: BatchProblem[]): Partial<KeptBatch> {

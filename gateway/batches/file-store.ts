@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { KeptEntry, SealedFolder } from '../kept/sealed-folder.ts';
+import type { KeptEntry, Pieces, SealedFolder } from '../kept/sealed-folder.ts';
 import { newId } from '../kept/sealed-folder.ts';
 import { unknownKept } from '../kept/unknown-kept.ts';
 
@@ -30,17 +30,26 @@ export class FileStore {
     this.#key_id = key_id;
   }
 
-  async put(filename: string, purpose: string, content: Buffer): Promise<KeptFile> {
+  /** @throws the system's error, or that of the pieces */
+  async put(filename: string, purpose: string, content: Pieces): Promise<KeptFile> {
+    const id = newId(filePrefix);
+    let bytes = 0;
+    const counted = async function* (): AsyncGenerator<Buffer> {
+      for await (const piece of content) {
+        bytes += piece.length;
+        yield piece;
+      }
+    };
+    await this.#folder.putPieces(this.#key_id, id, counted());
     const file: KeptFile = {
-      id: newId(filePrefix),
+      id,
       object: 'file',
-      bytes: content.length,
+      bytes,
       created_at: Math.floor(Date.now() / 1000),
       filename,
       purpose,
       status: 'processed',
     };
-    await this.#folder.put(this.#key_id, file.id, content);
     await this.#folder.put(this.#key_id, infoIdOf(file.id), Buffer.from(JSON.stringify(file)));
     return file;
   }
@@ -65,6 +74,13 @@ export class FileStore {
     const content = id.startsWith(filePrefix) ? await this.#folder.get(this.#key_id, id) : undefined;
     if (!content) throw unknownKept('file', id, param);
     return content;
+  }
+
+  /** The same of any length. @throws E_KEPT_UNKNOWN */
+  async pieces(id: string): Promise<AsyncIterable<Buffer>> {
+    const pieces = id.startsWith(filePrefix) ? await this.#folder.pieces(this.#key_id, id) : undefined;
+    if (!pieces) throw unknownKept('file', id, null);
+    return pieces;
   }
 
   /** @throws E_KEPT_UNKNOWN */

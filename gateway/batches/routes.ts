@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { z } from 'zod';
 import type { ApiKey } from '../../ledger/index.ts';
@@ -85,7 +86,7 @@ function fileRoutes(app: FastifyInstance, { folder, bodies, keyFor }: FileServic
       if (!(file instanceof File)) throw unusable('`file` must be a file', 'file');
       if (purpose !== 'batch')
         throw unusable('`purpose` must be `batch`: other uses of files are not here', 'purpose');
-      return files.put(file.name.slice(0, 256), purpose, Buffer.from(await file.arrayBuffer()));
+      return files.put(file.name.slice(0, 256), purpose, [Buffer.from(await file.arrayBuffer())]);
     },
   });
   app.get('/v1/files', async (request) => {
@@ -98,8 +99,12 @@ function fileRoutes(app: FastifyInstance, { folder, bodies, keyFor }: FileServic
   });
   app.get<ById>('/v1/files/:id', async (request) => (await filesOf(request)).find(request.params.id));
   app.get<ById>('/v1/files/:id/content', async (request, reply) => {
-    reply.header('content-type', 'application/octet-stream');
-    return (await filesOf(request)).content(request.params.id);
+    const { id } = request.params;
+    const files = await filesOf(request);
+    const { bytes } = await files.find(id);
+    const pieces = await files.pieces(id);
+    reply.header('content-type', 'application/octet-stream').header('content-length', bytes);
+    return reply.send(Readable.from(pieces));
   });
   app.delete<ById>('/v1/files/:id', async (request) => {
     const { id } = request.params;

@@ -1,5 +1,5 @@
-import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
-import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises';
+import { createCipheriv, createDecipheriv, type DecipherGCM, randomBytes } from 'node:crypto';
+import { mkdir, open, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 
@@ -7,6 +7,9 @@ import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 const cipher = 'aes-256-gcm';
 const nonce_bytes = 12;
 const tag_bytes = 16;
+const head_bytes = nonce_bytes + tag_bytes;
+/** Read at a time of what is read in pieces. Lower: less memory; higher: fewer calls of the filesystem. */
+const piece_bytes = 1 << 20;
 
 /** Names that become paths: of keys, and what `newId` makes. */
 const name = /^[A-Za-z]+[-_][A-Za-z0-9]{1,64}$/;
@@ -23,6 +26,9 @@ export interface KeptEntry {
   written_ms: number;
   bytes: number;
 }
+
+/** What is kept in whole or in parts, one after the other. */
+export type Pieces = Iterable<Buffer> | AsyncIterable<Buffer>;
 
 export function newId(prefix: string): string {
   return `${prefix}${randomBytes(16).toString('hex')}`;
@@ -45,13 +51,23 @@ export class SealedFolder {
     this.#options = options;
   }
 
+  /** Of one owner: beyond it the oldest go first. */
+  get owner_bytes_max(): number {
+    return this.#options.owner_bytes_max;
+  }
+
   /** Later ones of the same id take its place. @throws the system's error */
   async put(owner: string, id: string, content: Buffer): Promise<void> {
+    await this.putPieces(owner, id, [content]);
+  }
+
+  /** The same for what is not to be in memory as a whole. @throws the system's error, or that of the pieces */
+  async putPieces(owner: string, id: string, pieces: Pieces): Promise<void> {
     const path = this.#path(owner, id)!;
     const before = this.#writing.get(path);
     const written = (before ?? Promise.resolve())
       .catch(() => undefined)
-      .then(() => this.#write(owner, id, content));
+      .then(() => this.#write(owner, id, pieces));
     this.#writing.set(path, written);
     try {
       await written;
@@ -74,6 +90,27 @@ export class SealedFolder {
       throw error;
     }
     return this.#open(owner, id, sealed);
+  }
+
+  /**
+   * As `get`, for what is not to be in memory as a whole: all of it is proved before the first piece is given.
+   *
+   * @throws the system's error
+   */
+  async pieces(owner: string, id: string): Promise<AsyncIterable<Buffer> | undefined> {
+    const path = this.#path(owner, id);
+    if (path === undefined) return undefined;
+    await this.#writing.get(path)?.catch(() => undefined);
+    try {
+      if (Date.now() - (await stat(path)).mtimeMs > this.#options.kept_ms) return undefined;
+      for await (const _ of this.#opened(owner, id, path));
+    } catch (error) {
+      const { errno, code } = error as NodeJS.ErrnoException;
+      // What is no error of the system is a seal that does not fit.
+      if (errno === undefined || code === 'ENOENT') return undefined;
+      throw error;
+    }
+    return this.#opened(owner, id, path);
   }
 
   /** @returns whether there was one */
@@ -125,33 +162,58 @@ export class SealedFolder {
     await Promise.allSettled(this.#writing.values());
   }
 
-  async #write(owner: string, id: string, content: Buffer): Promise<void> {
+  /** In the order of the file: nonce, tag, content. The tag is known last. */
+  async #write(owner: string, id: string, pieces: Pieces): Promise<void> {
     await mkdir(join(this.#folder, owner), { recursive: true, mode: 0o700 });
-    await writeFileAtomicallyAsync(this.#path(owner, id)!, this.#seal(owner, id, content), {
-      durability: 'content',
-    });
-  }
-
-  #seal(owner: string, id: string, content: Buffer): Buffer {
     const nonce = randomBytes(nonce_bytes);
     const sealing = createCipheriv(cipher, this.#key, nonce).setAAD(Buffer.from(`${owner}/${id}`));
-    const body = Buffer.concat([sealing.update(content), sealing.final()]);
-    return Buffer.concat([nonce, sealing.getAuthTag(), body]);
+    const sealed = async function* (): AsyncGenerator<Buffer> {
+      yield Buffer.concat([nonce, Buffer.alloc(tag_bytes)]);
+      for await (const piece of pieces) yield sealing.update(piece);
+      yield sealing.final();
+    };
+    await writeFileAtomicallyAsync(this.#path(owner, id)!, sealed(), {
+      durability: 'content',
+      finish: async (file) => {
+        await file.write(sealing.getAuthTag(), 0, tag_bytes, nonce_bytes);
+      },
+    });
   }
 
   /** Undefined for what another key sealed, or for another owner or id, or what is damaged. */
   #open(owner: string, id: string, sealed: Buffer): Buffer | undefined {
-    if (sealed.length < nonce_bytes + tag_bytes) return undefined;
-    const nonce = sealed.subarray(0, nonce_bytes);
-    const tag = sealed.subarray(nonce_bytes, nonce_bytes + tag_bytes);
-    const opening = createDecipheriv(cipher, this.#key, nonce, { authTagLength: tag_bytes })
-      .setAAD(Buffer.from(`${owner}/${id}`))
-      .setAuthTag(tag);
+    if (sealed.length < head_bytes) return undefined;
+    const opening = this.#opening(owner, id, sealed.subarray(0, head_bytes));
     try {
-      return Buffer.concat([opening.update(sealed.subarray(nonce_bytes + tag_bytes)), opening.final()]);
+      return Buffer.concat([opening.update(sealed.subarray(head_bytes)), opening.final()]);
     } catch {
       return undefined;
     }
+  }
+
+  /** Piece by piece. @throws at the end where the seal does not fit */
+  async *#opened(owner: string, id: string, path: string): AsyncGenerator<Buffer> {
+    const file = await open(path, 'r');
+    try {
+      const head = Buffer.alloc(head_bytes);
+      await file.read(head, 0, head_bytes, 0);
+      const opening = this.#opening(owner, id, head);
+      const content = file.createReadStream({
+        start: head_bytes,
+        highWaterMark: piece_bytes,
+        autoClose: false,
+      });
+      for await (const sealed of content) yield opening.update(sealed as Buffer);
+      yield opening.final();
+    } finally {
+      await file.close();
+    }
+  }
+
+  #opening(owner: string, id: string, head: Buffer): DecipherGCM {
+    return createDecipheriv(cipher, this.#key, head.subarray(0, nonce_bytes), { authTagLength: tag_bytes })
+      .setAAD(Buffer.from(`${owner}/${id}`))
+      .setAuthTag(head.subarray(nonce_bytes));
   }
 
   #path(owner: string, id: string): string | undefined {

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { pino } from 'pino';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { BatchRun } from '../../../gateway/batches/batch-run.ts';
+import { ResultParts } from '../../../gateway/batches/result-parts.ts';
 import { SealedFolder } from '../../../gateway/kept/sealed-folder.ts';
 
 const key_id = 'key_1';
@@ -44,13 +45,12 @@ afterEach(() => {
 
 function runOf({ stop = new AbortController(), closing = new AbortController(), asked = [] as string[] }) {
   const lines = Array.from({ length: requests }, (_, at) => ({ custom_id: `r${at}`, body: { at } }));
+  const log = pino({ level: 'info' }, { write: (line: string) => void logged.push(line) });
+  const results = new ResultParts({ key_id, batch_id, requests, folder, log });
   return new BatchRun(
     {
-      key_id,
-      batch_id,
       lines,
-      folder,
-      log: pino({ level: 'info' }, { write: (line: string) => void logged.push(line) }),
+      results,
       closing: closing.signal,
       save_ms: 5,
       expires_at_ms: Date.now() + 60_000,
@@ -71,7 +71,7 @@ async function keptInParts(): Promise<number[]> {
   for (let part = 0; ; part++) {
     const bytes = await folder.get(key_id, `part-1x${part}`);
     if (!bytes) return found.sort((a, b) => a - b);
-    for (const { at } of JSON.parse(bytes.toString()) as { at: number }[]) found.push(at);
+    for (const line of bytes.toString().trimEnd().split('\n')) found.push(Number(line.split(' ')[0]));
   }
 }
 
