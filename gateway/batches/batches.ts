@@ -1,6 +1,6 @@
 import { basename } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
-import type { ApiKey, KeyStore } from '../../ledger/index.ts';
+import { type ApiKey, type KeyStore, limitsKeyOf } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { systemMessage } from '../../spec/errors/system-error.ts';
 import type { KeptForKeys } from '../kept/kept-for-keys.ts';
@@ -9,6 +9,7 @@ import { unknownKept } from '../kept/unknown-kept.ts';
 import type { GatewayLog } from '../log.ts';
 import { type BatchProblem, batchSchema, isEnded, type KeptBatch, now_s } from './batch.ts';
 import { areProblems, type BatchLine, readBatchInput } from './batch-input.ts';
+import { BatchLanes } from './batch-lanes.ts';
 import { BatchRun, type BatchRunOptions } from './batch-run.ts';
 import { Cancellations } from './cancellations.ts';
 import type { CollectedAnswer, InnerRequest } from './collected-response.ts';
@@ -16,7 +17,9 @@ import { FileStore } from './file-store.ts';
 import { ResultParts } from './result-parts.ts';
 
 /** Batches that one gateway works on at a time; others wait. Each holds its file in memory. */
-const running_max = 4;
+const runningDefault_max = 4;
+/** Of one key, that run or wait at one gateway. Lower: shorter lines; higher: more that is sent at once. */
+const openDefault_max = 100;
 /** How often counts of a batch that runs are written down. */
 const told_ms = 2000;
 /** Before a batch is taken up again whose files could not be read or written. */
@@ -28,11 +31,17 @@ export interface BatchesOptions {
   kept: KeptForKeys;
   keys: Pick<KeyStore, 'list' | 'valid'>;
   log: GatewayLog;
+  /** Batches that are worked on at a time, of all keys. */
+  running_max?: number;
+  /** Batches of one key, and those derived from it, that run or wait. */
+  open_max?: number;
   ask(key: ApiKey, path: string, asked: InnerRequest): Promise<CollectedAnswer | undefined>;
 }
 
 /** A batch that this gateway works on, or is about to. */
 interface Running {
+  /** The key whose limits its key has: keys that are derived from it get no more lanes than it. */
+  owner: string;
   stop: AbortController;
   /** From when on it is to end, Unix s. */
   cancelling_at: number | undefined;
@@ -59,13 +68,13 @@ export class Batches {
   readonly #gateway: string;
   /** By id. */
   readonly #running = new Map<string, Running>();
-  readonly #queue: (() => void)[] = [];
-  #lanes = running_max;
+  readonly #lanes: BatchLanes;
   readonly #closing = new AbortController();
 
   constructor(options: BatchesOptions) {
     this.#options = options;
     this.#gateway = basename(options.gateway_folder);
+    this.#lanes = new BatchLanes(options.running_max ?? runningDefault_max);
   }
 
   /** Goes on with what this gateway worked on before. */
@@ -73,15 +82,17 @@ export class Batches {
     const folder = this.#options.kept.batches;
     if (!folder) return;
     // Also those of keys that are not valid any more: these end.
-    for (const { id } of this.#options.keys.list())
-      for (const batch of await this.#all(folder, id))
-        if (!isEnded(batch) && batch.gateway === this.#gateway) this.#begin(id, batch);
+    for (const key of this.#options.keys.list())
+      for (const batch of await this.#all(folder, key.id))
+        if (!isEnded(batch) && batch.gateway === this.#gateway)
+          this.#begin(key.id, batch, this.#enter(key, batch.id));
   }
 
-  /** @throws E_KEPT_UNKNOWN for its file */
+  /** @throws E_KEPT_UNKNOWN for its file, E_KEY_BATCHES, the system's error */
   async create(key: ApiKey, asked: New): Promise<KeptBatch> {
     const { batches } = this.#folders();
     await this.#files(key.id).content(asked.input_file_id, 'input_file_id');
+    this.#requireRoom(key);
     const created_at = now_s();
     const batch: KeptBatch = {
       id: newId('batch_'),
@@ -103,8 +114,15 @@ export class Batches {
       gateway: this.#gateway,
       ...asked,
     };
-    await put(batches, key.id, batch);
-    this.#begin(key.id, batch);
+    // Counted before it is written down: others of the key may come meanwhile.
+    const run = this.#enter(key, batch.id);
+    try {
+      await put(batches, key.id, batch);
+    } catch (error) {
+      this.#running.delete(batch.id);
+      throw error;
+    }
+    this.#begin(key.id, batch, run);
     return batch;
   }
 
@@ -134,19 +152,34 @@ export class Batches {
   async close(): Promise<void> {
     this.#closing.abort();
     for (const { stop } of this.#running.values()) stop.abort();
-    for (const next of this.#queue.splice(0)) next();
     await Promise.all([...this.#running.values()].map(({ ended }) => ended));
   }
 
-  #begin(key_id: string, batch: KeptBatch): void {
+  /** @throws E_KEY_BATCHES */
+  #requireRoom(key: ApiKey): void {
+    const { open_max = openDefault_max } = this.#options;
+    const owner = limitsKeyOf(key);
+    const open = [...this.#running.values()].filter((run) => run.owner === owner).length;
+    if (open >= open_max)
+      throw new HpcserveError('E_KEY_BATCHES', {
+        what: `${open} batches of the key ${key.name} run or wait at this gateway, and one key may have ${open_max}`,
+      });
+  }
+
+  #enter(key: ApiKey, batch_id: string): Running {
     const run: Running = {
+      owner: limitsKeyOf(key),
       stop: new AbortController(),
       cancelling_at: undefined,
       problem: undefined,
       ended: Promise.resolve(),
     };
+    this.#running.set(batch_id, run);
+    return run;
+  }
+
+  #begin(key_id: string, batch: KeptBatch, run: Running): void {
     if (batch.status === 'cancelling') cancelRun(run, batch.cancelling_at ?? now_s());
-    this.#running.set(batch.id, run);
     run.ended = this.#work(key_id, batch, run).finally(() => this.#running.delete(batch.id));
   }
 
@@ -169,14 +202,11 @@ export class Batches {
   }
 
   async #runInTurn(key_id: string, batch: KeptBatch, run: Running): Promise<void> {
-    if (this.#lanes === 0) await new Promise<void>((resolve) => void this.#queue.push(resolve));
-    else this.#lanes--;
+    const leave = await this.#lanes.take(run.owner, run.stop.signal);
     try {
       if (!this.#isClosing) await this.#run(key_id, batch, run);
     } finally {
-      const next = this.#queue.shift();
-      if (next) next();
-      else this.#lanes++;
+      leave();
     }
   }
 

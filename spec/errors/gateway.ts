@@ -53,6 +53,12 @@ export const gatewayErrors = defineErrors({
     http_status: 429,
     exit_code: 7,
   },
+  E_KEY_BATCHES: {
+    cause: 'As many batches of one key run or wait at this gateway as one key may have there.',
+    fix: 'send the next one when one of them has ended, put more requests into each, or cancel those that are not needed',
+    http_status: 429,
+    exit_code: 7,
+  },
   E_GATEWAY_WAITING: {
     cause: 'As many requests wait at the gateway for replicas to start as it has places for that.',
     fix: 'try again after the time that `retry-after` gives, or ask another gateway of the site',
