@@ -18,6 +18,7 @@ import koffi from 'koffi';
 import { lockHolder } from '../host/file-locks.ts';
 import { bootId } from '../host/process-identity.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+import { isSystemError, systemMessage } from '../spec/errors/system-error.ts';
 
 /** From <sys/file.h>: LOCK_EX | LOCK_NB. */
 const exclusively_or_not = 6;
@@ -72,7 +73,7 @@ export function holdDevice(
   try {
     descriptor = openSync(path, 'a+', 0o600);
   } catch (error) {
-    return without((error as Error).message);
+    return without(systemMessage(error));
   }
   const code = locks.lock(descriptor);
   if (code !== 0 && code !== constants.errno.EWOULDBLOCK) {
@@ -108,7 +109,7 @@ function noteHolder(descriptor: number): void {
     ftruncateSync(descriptor);
     writeSync(descriptor, `${process.pid}\n`);
   } catch (error) {
-    if (!isOfSystem(error)) throw error;
+    if (!isSystemError(error)) throw error;
   }
 }
 
@@ -117,7 +118,7 @@ function notedHolder(path: string): string {
   try {
     return readFileSync(path, 'utf8').trim();
   } catch (error) {
-    if (!isOfSystem(error)) throw error;
+    if (!isSystemError(error)) throw error;
     return '';
   }
 }
@@ -142,8 +143,8 @@ function locksFolder({ parents }: DeviceLocks, refused: string[], make: boolean)
       if ((found.mode & 0o077) !== 0) chmodSync(folder, 0o700);
       return folder;
     } catch (error) {
-      if (!isOfSystem(error)) throw error;
-      refused.push(error.message);
+      if (!isSystemError(error)) throw error;
+      refused.push(systemMessage(error));
     }
   }
   return undefined;
@@ -153,16 +154,12 @@ function makeFolder(folder: string): void {
   try {
     mkdirSync(folder, { mode: 0o700 });
   } catch (error) {
-    if (!isOfSystem(error) || error.code !== 'EEXIST') throw error;
+    if (!isSystemError(error) || error.code !== 'EEXIST') throw error;
   }
 }
 
 function lockFile(folder: string, identity: string, { boot_id }: DeviceLocks): string {
   return join(folder, `${identity.replace(/[^\w.-]+/g, '_').slice(0, 120)}.${boot_id}.lock`);
-}
-
-function isOfSystem(error: unknown): error is NodeJS.ErrnoException {
-  return error instanceof Error && 'errno' in error;
 }
 
 function nameOf(code: number): string {

@@ -10,6 +10,7 @@ import { makeFolders } from '../../host/make-folders.ts';
 import { compiledFile } from '../../host/programs.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { isSystemError } from '../../spec/errors/system-error.ts';
 import { type FileVersion, fileVersion, sharedVersionText, versionChanges } from './file-version.ts';
 import type { FileRange } from './load/pieces.ts';
 
@@ -76,14 +77,14 @@ export class ContentHashCache {
     this.folder = folder;
   }
 
-  /** @returns undefined where this version of the file has not been hashed */
+  /** @returns undefined where this version of the file has not been hashed, or what is kept of it cannot be read */
   read(file: FileVersion): ContentHashes | undefined {
     let text: string;
     try {
       text = readFileSync(this.#path(file), 'utf8');
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
-      throw error;
+      if (!isSystemError(error)) throw error;
+      return undefined;
     }
     const entry = parse(text);
     return entry && entry.version === sharedVersionText(file) ? new Map(entry.hashes) : undefined;

@@ -25,6 +25,11 @@ export function systemCode(error: unknown): string | undefined {
   return code.match(/^UNKNOWN$|^Unknown system error/) ? (names.get(-(errno ?? 0)) ?? code) : code;
 }
 
+/** The operating system refused something: no defect, and no error with a page of its own. */
+export function isSystemError(error: unknown): error is NodeJS.ErrnoException {
+  return error instanceof Error && typeof (error as NodeJS.ErrnoException).errno === 'number';
+}
+
 /** Its message with the name of the error in it, also where Node had none. */
 export function systemMessage(error: unknown): string {
   return error instanceof Error ? namedIn(error.message, error) : String(error);

@@ -5,6 +5,7 @@ import { pageCacheRoom_bytes } from '../../../host/page-cache-room.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { isSystemError } from '../../../spec/errors/system-error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
 import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
@@ -444,8 +445,9 @@ export class ComputeLoop {
     try {
       this.#pool().adoptContents(path);
     } catch (error) {
-      // A file that changed meanwhile is not the one whose tensors are here: they are found by file alone.
-      if (!(error instanceof HpcserveError)) throw error;
+      // A file that changed meanwhile is not the one whose tensors are here, and one that cannot be read says nothing
+      // of them: they are found by file alone.
+      if (!(error instanceof HpcserveError) && !isSystemError(error)) throw error;
     }
   }
 

@@ -1,5 +1,5 @@
 /** The compute thread's life, in this thread: another one wakes it, and ends it. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
@@ -79,6 +79,25 @@ it('tells of a stage what keeps its device from a pool, and serves on', async ()
     expect(told.filter(({ type }) => type === 'load_failed')).toMatchObject([failed, failed]);
   } finally {
     port1.close();
+  }
+});
+
+it('goes on where a file whose contents were learned cannot be read any more', async () => {
+  await using scratch = await scratchFolder();
+  const path = join(scratch.path, 'model.gguf');
+  symlinkSync('model.gguf', path);
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const { port1, port2 } = new MessageChannel();
+  const pool = new DevicePool(cpuBackend(loadGgml()), { pool_bytes: 2 ** 24, threads: 1 });
+  expect(() => pool.adoptContents(path)).toThrow('ELOOP');
+  const loop = new ComputeLoop(port1, words, () => pool, defaultSharingSettings);
+  port2.postMessage({ type: 'learned', path });
+  port2.postMessage({ type: 'stop' });
+  try {
+    await loop.run();
+  } finally {
+    port1.close();
+    await pool.close();
   }
 });
 

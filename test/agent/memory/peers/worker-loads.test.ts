@@ -1,5 +1,14 @@
 /** Loads as a device worker does them: beside answers of other models, and ended half-way in every way there is. */
-import { copyFileSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync } from 'node:fs';
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  truncateSync,
+} from 'node:fs';
 import { type IncomingMessage, request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -236,6 +245,23 @@ test('files that have tensors in common share them once they were hashed', async
   );
   await worker.load({ name: 'second', model_path: copy });
   expect((await poolOf()).weights_bytes).toBe(weights_bytes);
+});
+
+test('what is kept of the contents of a file is no need: one that cannot be read keeps no model away', async () => {
+  await worker.close();
+  worker = new WorkerHarness();
+  const path = await model('tiny-llama', 'F16');
+  const cache_dir = join(folder, 'unreadable-cache');
+  // The name of the entry is that of any cache.
+  const named = new ContentHashCache(join(folder, 'named'));
+  await learnContents(named, path);
+  const entries = readdirSync(named.folder);
+  expect(entries).toHaveLength(1);
+  mkdirSync(join(cache_dir, 'tensors', entries[0]!), { recursive: true });
+  await worker.configure({}, { cache_dir });
+  await worker.load({ name: 'first', model_path: path });
+  await worker.load({ name: 'second', model_path: path });
+  expect((await textOf()).length).toBeGreaterThan(0);
 });
 
 /** The body of an answer as it came. */
