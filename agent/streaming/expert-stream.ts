@@ -6,14 +6,14 @@ import {
   routingProbabilities,
 } from '../../solver/streaming/expert-popularity.ts';
 import { slotsToTake } from '../../solver/streaming/expert-slots.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
+import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { ExpertMatrices } from '../engine/weight-plan.ts';
 import type { FileVersion } from '../memory/file-version.ts';
 import type { TensorLoading } from '../memory/load/tensor-loading.ts';
 import { type ExpertWindow, expert_bytes } from './expert-window.ts';
 import type { BesideParts } from './part-stream.ts';
 import type { StreamMeter } from './stream-meter.ts';
-import type { StreamingArena } from './streaming-arena.ts';
+import { hangingLoad, isStillWriting, type StreamingArena } from './streaming-arena.ts';
 
 /** Where more of a layer's experts are expected than this share, all of them are brought: one read, and no guessing. */
 const whole_share = 0.75;
@@ -161,6 +161,7 @@ export class ExpertStream implements BesideParts {
    */
   foresee(layer: number, guess: Iterable<number>): void {
     this.#giveUp();
+    this.#checkUsable();
     const { window } = this.#own.layers[layer]!;
     const { count } = this.#own.experts;
     const expected = new Set(guess);
@@ -179,7 +180,10 @@ export class ExpertStream implements BesideParts {
     for (const window of this.#windows) window.free();
   }
 
-  /** What was begun on a guess goes on where it brings anything that is wanted. */
+  /**
+   * What was begun on a guess goes on where it brings anything that is wanted.
+   * @throws HpcserveError E_POOL_LOAD: it cannot be given up
+   */
   #settle(layer: number, wanted: readonly number[]): void {
     const ahead = this.#ahead;
     if (!ahead) return;
@@ -187,6 +191,7 @@ export class ExpertStream implements BesideParts {
     const brings = ahead.slots.map((slot) => window.holders[slot]!.expert);
     if (ahead.layer === layer && brings.some((expert) => wanted.includes(expert))) return;
     this.#giveUp();
+    this.#checkUsable();
   }
 
   /** @param kept experts of the layer that may not give way */
@@ -218,16 +223,12 @@ export class ExpertStream implements BesideParts {
   }
 
   #finish(own: ExpertLoad): void {
-    const { arena } = this.#own;
     try {
       while (!own.load.advance(true));
     } catch (error) {
       this.#drop(own);
       if (own === this.#ahead) this.#ahead = undefined;
-      if (error instanceof HpcserveError && error.details?.still_writing === true) {
-        this.#lost = true;
-        arena.lose(error);
-      }
+      if (isStillWriting(error)) this.#lose(error);
       this.#giveUp();
       throw error;
     }
@@ -246,11 +247,22 @@ export class ExpertStream implements BesideParts {
         return;
       }
       // Nobody may write to its slots once others lie there.
-      while (!ahead.load.cancel());
-    } catch {
-      // What is wrong with the file is said by the next load that is needed.
+      if (!ahead.load.cancel()) this.#lose(hangingLoad(this.#own.version.path));
+    } catch (error) {
+      // What else is wrong with the file is said by the next load that is needed.
+      if (isStillWriting(error)) this.#lose(error);
     }
     this.#drop(ahead);
+  }
+
+  /** What another model lost does not concern one whose experts all stay. @throws HpcserveError E_POOL_LOAD */
+  #checkUsable(): void {
+    if (this.#lost) this.#own.arena.checkUsable();
+  }
+
+  #lose(because: HpcserveError): void {
+    this.#lost = true;
+    this.#own.arena.lose(because);
   }
 
   #noteBrought({ load, bytes }: ExpertLoad): void {

@@ -1,11 +1,10 @@
 import { mayBring, type RingPart } from '../../solver/streaming/ring-plan.ts';
-import { HpcserveError } from '../../spec/errors/error.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { PlannedWeight } from '../engine/weight-plan.ts';
 import type { TensorLoading } from '../memory/load/tensor-loading.ts';
 import type { PartWeights } from './part-weights.ts';
 import type { StreamMeter, StreamStatistics } from './stream-meter.ts';
-import type { RingUser, StreamingArena } from './streaming-arena.ts';
+import { hangingLoad, isStillWriting, type RingUser, type StreamingArena } from './streaming-arena.ts';
 
 /** Loads that are told to the threads in advance: one that runs, and those that follow it without a pause. */
 const begun_max = 3;
@@ -102,10 +101,9 @@ export class PartStream implements RingUser {
   /** Another model has the ring from now on. */
   stop(): void {
     this.#stopped = true;
-    for (const { load } of this.#loads.splice(0)) {
-      // Nobody may write to the ring once it is another's.
-      while (!load.cancel());
-    }
+    // Nobody may write to the ring once it is another's.
+    for (const { part, load } of this.#loads.splice(0))
+      if (!load.cancel()) this.#arena.lose(hangingLoad(this.parts[part]!.weights.version.path));
     this.#beside?.stop();
   }
 
@@ -120,6 +118,7 @@ export class PartStream implements RingUser {
     this.#arena.turnTo(this);
     if (this.#next_computed === 0 && !this.#stopped) return;
     this.stop();
+    this.#arena.checkUsable();
     this.start();
   }
 
@@ -136,7 +135,7 @@ export class PartStream implements RingUser {
       while (!load.advance(true));
     } catch (error) {
       this.#loads.shift();
-      if (error instanceof HpcserveError && error.details?.still_writing === true) this.#arena.lose(error);
+      if (isStillWriting(error)) this.#arena.lose(error);
       this.stop();
       throw error;
     }

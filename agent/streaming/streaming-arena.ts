@@ -99,9 +99,11 @@ export class StreamingArena {
    * @throws HpcserveError E_POOL_LOAD: it can be nobody's any more
    */
   turnTo(stream: RingUser): void {
-    if (this.#lost) throw this.#lost;
+    this.checkUsable();
     if (this.#streaming === stream) return;
-    this.#streaming?.stop();
+    this.rest();
+    // What that one had begun may hang.
+    this.checkUsable();
     this.#streaming = stream;
     stream.start();
   }
@@ -117,6 +119,11 @@ export class StreamingArena {
     this.#streaming = undefined;
   }
 
+  /** @throws HpcserveError E_POOL_LOAD: it was lost */
+  checkUsable(): void {
+    if (this.#lost) throw this.#lost;
+  }
+
   /** A load of the ring hangs, and may write to it at any time: no model computes by it any more. */
   lose(because: HpcserveError): void {
     this.#lost = because;
@@ -130,6 +137,21 @@ export class StreamingArena {
 
 /** Of parts: what every pool asks of its regions, and a page of a direct read. */
 const alignment_bytes = 4096;
+
+/** Whether a load ended with a thread that may still write to the places of its tensors. */
+export function isStillWriting(error: unknown): error is HpcserveError {
+  return error instanceof HpcserveError && error.details?.still_writing === true;
+}
+
+/** A load was given up, and a thread of it did not come back from its file. */
+export function hangingLoad(path: string): HpcserveError {
+  return new HpcserveError('E_POOL_LOAD', {
+    what: `${path} is not read on`,
+    because:
+      'its disk or filesystem hangs, and what is read may still come where weights are streamed through',
+    details: { still_writing: true },
+  });
+}
 
 function noArena({ store }: DevicePool, bytes: number): HpcserveError {
   const mib = (of: number): string => `${(of / 2 ** 20).toFixed(0)} MiB`;

@@ -20,6 +20,7 @@ import {
   closeAll,
   deepModel,
   expectSame,
+  hangOnCancel,
   newArena,
   oddMixture,
   options,
@@ -225,6 +226,35 @@ describe('bad input', () => {
       stop_tokens: new Set(),
     });
     expect([0, 1].map(() => codeOf(() => engine.step()))).toEqual(['E_POOL_LOAD', 'E_POOL_LOAD']);
+  });
+
+  test('a read of a wrong guess that hangs ends that model’s steps, and not those of one whose experts all stay', async () => {
+    const path = await wideMixture('Q8_0');
+    const arena = newArena({ ring_bytes: 16 * mib, resident_bytes: 80 * mib });
+    const staying = streamed(path, arena, {}, 80 * mib);
+    // What is asked again is found in part in the prefix cache, so batches are others.
+    ask(staying.engine);
+    const expected = ask(staying.engine);
+    const { engine } = streamed(path, arena);
+    ask(engine);
+    hangOnCancel(arena);
+    const foresee = ExpertStream.prototype.foresee;
+    vi.spyOn(ExpertStream.prototype, 'foresee').mockImplementation(function (
+      this: ExpertStream,
+      layer,
+      guess,
+    ) {
+      foresee.call(
+        this,
+        layer,
+        [...guess].map((expert) => (expert + 7) % 32),
+      );
+    });
+    const few = [{ prompt: prompt(20, 1000, 5), max_new_tokens: 24 }];
+    expect(codeOf(() => generate(engine, few))).toBe('E_POOL_LOAD');
+    expect(codeOf(() => engine.step())).toBe('E_POOL_LOAD');
+    vi.restoreAllMocks();
+    expectSame(ask(staying.engine), expected);
   });
 
   test('a ring that has room for the experts of one layer is enough, and one that has not is refused', async () => {

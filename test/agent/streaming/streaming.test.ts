@@ -9,7 +9,17 @@ import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts'
 import type { RingUser } from '../../../agent/streaming/streaming-arena.ts';
 import { generate, prompt } from '../engine/support.ts';
 import { codeOf, mib } from '../memory/support.ts';
-import { ask, closeAll, deepModel, expectSame, newArena, options, resident, streamed } from './support.ts';
+import {
+  ask,
+  closeAll,
+  deepModel,
+  expectSame,
+  hangOnCancel,
+  newArena,
+  options,
+  resident,
+  streamed,
+} from './support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-streaming-'));
 afterEach(closeAll);
@@ -168,6 +178,21 @@ describe('bad input', () => {
     });
     expect(codeOf(() => engine.step())).toBe('E_POOL_LOAD');
     expect(executor.streamed.step_bytes).toBe(0);
+  });
+
+  test('a read that hangs when the ring changes hands loses the arena, and the models that lie in it serve on', async () => {
+    const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'Q8_0', seed)));
+    const arena = newArena({ resident_bytes: 64 * mib });
+    const staying = streamed(paths[0]!, arena, {}, 30 * mib);
+    const expected = ask(staying.engine);
+    const [one, other] = paths.map((path) => streamed(path, arena).engine);
+    hangOnCancel(arena);
+    const few = [{ prompt: prompt(20, 1000, 5), max_new_tokens: 2 }];
+    generate(one!, few);
+    expect(codeOf(() => generate(other!, few))).toBe('E_POOL_LOAD');
+    // What was begun for it may come at any time: the ring is nobody's any more, not even the one's who had it.
+    expect(codeOf(() => generate(one!, few))).toBe('E_POOL_LOAD');
+    expectSame(ask(staying.engine), expected);
   });
 
   test('a ring that no layer fits into is refused with its size', async () => {

@@ -82,6 +82,20 @@ export function newArena(more: Partial<ArenaOptions> = {}): StreamingArena {
   return arena;
 }
 
+/**
+ * From now on, whoever gives up a load of this arena hears that a thread is still in a read: no filesystem hangs when a
+ * test wants it to.
+ */
+export function hangOnCancel({ loader }: StreamingArena): void {
+  const begin = loader.begin.bind(loader);
+  loader.begin = (...asked) => {
+    const load = begin(...asked);
+    const cancel = load.cancel.bind(load);
+    load.cancel = () => cancel() && false;
+    return load;
+  };
+}
+
 export function streamed(
   path: string,
   arena: StreamingArena,
