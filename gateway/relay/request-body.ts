@@ -84,6 +84,11 @@ export function promptsOf({ prompt_entries, bytes, members }: RequestScan): numb
   return first === 34 || first === 91 ? prompt_entries : 1;
 }
 
+/** Answers that a request gets: `n` to each prompt. `best_of` are computed, and fewer come. */
+export function answersOf(scan: RequestScan): number {
+  return Math.max(1, countOf(scan, 'n') ?? 1) * promptsOf(scan);
+}
+
 /** What is changed of a request before a replica with this engine gets it: usage is asked for, for the ledger. */
 export function usageEdits(parsed: ParsedRequest, engine: string | undefined): BodyEdit[] {
   const { scan, asksUsage, wantsUsage } = parsed;

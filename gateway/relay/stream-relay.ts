@@ -4,6 +4,7 @@ import { errorOf, type StreamError } from './error-event.ts';
 import { chunkOf } from './journal/chunk.ts';
 import type { EventRewriter, StreamJournal } from './journal/journal.ts';
 import { EventSplitter } from './sse-events.ts';
+import { StreamChoices } from './stream-choices.ts';
 import { findFinishReason, findUsage, readUsage, type TokenUsage } from './usage.ts';
 import { hasNoChoices, type UsageMember, usageMember, withNullUsage, withoutUsage } from './usage-member.ts';
 
@@ -22,6 +23,8 @@ export interface StreamRelayOptions {
   continuousUsage?: boolean;
   /** How a complete stream ends: with `data: [DONE]`, or with a terminal event of the responses API. */
   ending: 'done' | 'responses';
+  /** Choices that it has: `n` to each prompt. */
+  choices: number;
   /** Status of the answer that it began with. */
   status: number;
   /** Runs once, before the first bytes go to the client. */
@@ -43,6 +46,8 @@ export interface StreamRelayOptions {
 export class StreamRelay {
   readonly #response: ClientResponse;
   readonly #options: StreamRelayOptions;
+  /** Where there are several; of one, the last event tells. */
+  readonly #choices: StreamChoices | undefined;
   #splitter = this.#newSplitter();
   #rewrite: EventRewriter | undefined;
   /** The replica failed, and the client does not see it: what still comes of this replica is of no use. */
@@ -75,6 +80,7 @@ export class StreamRelay {
   constructor(response: ClientResponse, options: StreamRelayOptions) {
     this.#response = response;
     this.#options = options;
+    if (options.choices > 1) this.#choices = new StreamChoices(options.choices);
   }
 
   get status(): number {
@@ -128,12 +134,13 @@ export class StreamRelay {
   }
 
   /**
-   * The replica's answer ended well. Where it ended without the ending its API prescribes but with a finish
-   * reason, the ending is made up for.
+   * The replica's answer ended well. Where it ended without the ending its API prescribes but each choice has its
+   * finish reason, the ending is made up for.
    */
   upstreamEnded(): 'complete' | 'broken' {
     if (this.#ending) return 'complete';
-    if (this.#options.ending === 'done' && this.finishReason !== undefined) {
+    const isFinished = this.#choices ? this.#choices.finished : this.finishReason !== undefined;
+    if (this.#options.ending === 'done' && isFinished) {
       this.#ending = Buffer.concat([this.#splitter.rest, Buffer.from(`${done}\n\n`)]);
       return 'complete';
     }
@@ -215,6 +222,7 @@ export class StreamRelay {
 
   #takeChunk(bytes: Buffer, start: number, end: number): void {
     let begin = start;
+    this.#choices?.see(bytes, start, end);
     if (this.#usageAt === -2) this.#usageAt = bytes.indexOf(usageKey, start);
     if (this.#usageAt !== -1 && this.#usageAt < end) {
       const at = this.#usageAt;

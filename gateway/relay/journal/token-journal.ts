@@ -1,6 +1,6 @@
 import { type ContinuedChoice, type ContinueRequest, continuation } from '../../../spec/wire.ts';
 import { spliced } from '../body-edits.ts';
-import { memberEdit, type ParsedRequest, promptsOf, scalarOf, usageEdits } from '../request-body.ts';
+import { answersOf, memberEdit, type ParsedRequest, usageEdits } from '../request-body.ts';
 import type { TokenUsage } from '../usage.ts';
 import type { ContinuedRequest, ContinuingReplica, StreamJournal } from './journal.ts';
 import type { JournalMemory } from './journal-memory.ts';
@@ -81,7 +81,7 @@ export class TokenJournal implements StreamJournal {
     const { scan } = parsed;
     if (scan.members.has(continuation.continue)) return 'the request itself continues an answer';
     const { seed, prompt_tokens: _, ...rest } = beginning;
-    const choices = Array.from({ length: choicesOf(parsed) }, (_, index): ContinuedChoice => {
+    const choices = Array.from({ length: answersOf(scan) }, (_, index): ContinuedChoice => {
       const choice = this.#choices[index];
       if (!choice) return { token_ids: [] };
       const { tokens, opened, finished, withheld } = choice;
@@ -163,12 +163,6 @@ export class TokenJournal implements StreamJournal {
     this.#why ??= 'the gateway has no memory left to keep its tokens';
     this.#choices.forEach(({ tokens }) => void tokens.release());
   }
-}
-
-/** Answers that a request asks for: `n` to each prompt. */
-function choicesOf({ scan }: ParsedRequest): number {
-  const n = scalarOf(scan, 'n');
-  return promptsOf(scan) * (typeof n === 'number' ? n : 1);
 }
 
 function pick<K extends 'rendered_ms' | 'prompt_digest' | 'cached_tokens'>(

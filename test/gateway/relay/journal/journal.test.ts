@@ -74,6 +74,7 @@ describe('the journal of tokens', () => {
           const relay = new StreamRelay(response, {
             passUsage: false,
             ending: 'done',
+            choices: 3,
             status: 200,
             writeHead: () => {},
             isContinuable: () => false,
