@@ -145,7 +145,7 @@ describe('tokens', () => {
     expect(refusal(limits, key)).toBeUndefined();
   });
 
-  it.each([1e300, Number.POSITIVE_INFINITY, Number.NaN, 9e15])(
+  it.each([1e300, Number.POSITIVE_INFINITY, Number.NaN])(
     'that are held beside %d stay held, and what is given back is gone',
     async (absurd) => {
       const limits = await gateway(1);
@@ -171,7 +171,7 @@ describe('tokens', () => {
   it('of a key without a bound are held to the last one', async () => {
     const limits = await gateway(1);
     const key = keyWith({ budget: { device_s: 1, window: 'total' } });
-    const held = [8000.25, 1e15, 1e15, 7].map((tokens) => admitted(limits, key, tokens));
+    const held = [8000.25, 1e19, 1e19, 7].map((tokens) => admitted(limits, key, tokens));
     limits.settle(held[1], {});
     limits.settle(held[2], {});
     limits.settle(held[3], {});
