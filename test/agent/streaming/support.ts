@@ -85,14 +85,18 @@ export function newArena(more: Partial<ArenaOptions> = {}): StreamingArena {
 /**
  * From now on, whoever gives up a load of this arena hears that a thread is still in a read: no filesystem hangs when a
  * test wants it to.
+ * @returns ends that, for loads that begin behind it
  */
-export function hangOnCancel({ loader }: StreamingArena): void {
+export function hangOnCancel({ loader }: StreamingArena): () => void {
   const begin = loader.begin.bind(loader);
   loader.begin = (...asked) => {
     const load = begin(...asked);
     const cancel = load.cancel.bind(load);
     load.cancel = () => cancel() && false;
     return load;
+  };
+  return () => {
+    loader.begin = begin;
   };
 }
 
