@@ -39,7 +39,7 @@ export interface DeviceLocks {
  */
 export function nodeLocks(environment: NodeJS.ProcessEnv = process.env): DeviceLocks {
   const own = environment.HPCSERVE_DEVICE_LOCKS;
-  return { parents: own === undefined ? ['/dev/shm', '/tmp'] : [own], boot_id: bootId(), lock: flock };
+  return { parents: own === undefined ? ['/tmp', '/dev/shm'] : [own], boot_id: bootId(), lock: flock };
 }
 
 function flock(descriptor: number): number {

@@ -64,6 +64,8 @@ export interface EngineSeen {
   programs_bytes?: number;
   /** Of a pipeline of the native engine: on average. */
   stages?: StageSeen[];
+  /** Kind of the nodes that lend the later ones; absent: all are on nodes of `node_kind`. */
+  lender?: string;
   /** Of a model whose weights are streamed: what its device reads of host memory. */
   link_bytes_per_s?: number;
 }

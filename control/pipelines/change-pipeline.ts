@@ -46,7 +46,7 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
     max_sequences: concurrencyOf(unit),
     // What is promised to sequences stays: each stage keeps that of its own layers.
     kv_tokens: unit.kv_tokens,
-    device_bytes: unit.memory?.device_bytes ?? offer.devices.memory_bytes,
+    device_bytes: rounding_bytes + (unit.memory?.device_bytes ?? offer.devices.memory_bytes),
     from: pipeline.stages,
   };
   if (!pipeline.lent) return of;
@@ -54,7 +54,8 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
   const other = question.node_kinds.find((each) => each.node_kind === lender);
   if (!other) return undefined;
   const stages = unit.stages!.length - stagesPerNode(unit);
-  return { ...of, last: { stages, offer: other, device: deviceOf(other), device_bytes } };
+  const last_bytes = rounding_bytes + device_bytes;
+  return { ...of, last: { stages, offer: other, device: deviceOf(other), device_bytes: last_bytes } };
 }
 
 /**
@@ -104,15 +105,19 @@ export function planChange(
   return { pipeline, plan, ...refactorStages(pipeline, plan.cuts, starts)! };
 }
 
+/** What was planned to the byte fits again, however its sums are rounded. */
+const rounding_bytes = 4096;
+
 /** What the stages took, if what was measured is of this very cut. */
 export function measuredOf(
   { model }: KindStages,
-  { stages, node_kind }: HeldPipeline,
+  { stages, node_kind, lent }: HeldPipeline,
 ): StageTimes | undefined {
   const isOfCut = (seen: StageTimes): boolean =>
     seen.length === stages.length && seen.every(({ begin }, index) => begin === stages[index]!.begin);
   return model.seen
-    ?.flatMap((seen) => (seen.node_kind === node_kind ? [seen.stages ?? []] : []))
+    ?.filter((seen) => seen.node_kind === node_kind && (!lent || seen.lender === lent.node_kind))
+    .map((seen) => seen.stages ?? [])
     .find(isOfCut);
 }
 

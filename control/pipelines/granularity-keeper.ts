@@ -28,6 +28,8 @@ const retry_ms = 60_000;
 const retry_ms_max = 3_600_000;
 /** The same where the agent of a job that has just come may not be known yet to that of the first one. */
 const retry_soon_ms = 5000;
+/** A job that leaves is gone by then, ms: what has fewer stages for longer has them by hand. */
+const by_hand_ms = 60_000;
 /** A gateway that has written nothing for so long says nothing of what comes now. */
 const silent_ms = 15_000;
 
@@ -45,6 +47,8 @@ interface Watched {
   hosted: Map<string, number>;
   /** A job of a pipeline with one number of stages is not there, and its stages are on other devices meanwhile. */
   isShort?: boolean;
+  /** Since when it has fewer stages though all of its jobs are there: one of them leaves, or it is so by hand. */
+  merged_since_ms?: number;
 }
 
 interface WantedChange {
@@ -184,9 +188,16 @@ export class GranularityKeeper {
     if (pipeline.unit.model.parallel.jobs === undefined) return;
     const watched = this.#watch(`${state.name} ${pipeline.unit.unit}`);
     const to = pipeline.unit.stages!.length;
-    if (pipeline.stages.length >= to) delete watched.isShort;
-    else if (!pipeline.isWhole) watched.isShort = true;
-    else if (watched.isShort && !watched.changing && this.#operations.now_ms() >= watched.retry_at_ms) {
+    const now = this.#operations.now_ms();
+    const { merged_since_ms = now } = watched;
+    const isByHand = now - merged_since_ms >= by_hand_ms;
+    if (pipeline.stages.length >= to) {
+      delete watched.isShort;
+      delete watched.merged_since_ms;
+    } else if (!pipeline.isWhole) {
+      if (!isByHand) watched.isShort = true;
+    } else if (!watched.isShort) watched.merged_since_ms = merged_since_ms;
+    else if (!watched.changing && now >= watched.retry_at_ms) {
       const because = `model.yaml asks for ${to}, and all of its jobs are there again`;
       const question = await this.#questionOf(state);
       const wanted = { to, because, cv: cv_assumed, retry_ms: retry_soon_ms };

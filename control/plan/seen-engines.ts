@@ -3,10 +3,12 @@ import { join } from 'node:path';
 import type { SessionState } from '../../spec/agent-state.ts';
 import type { StageTime } from '../../spec/engine-contract.ts';
 import { concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
-import type { EngineSeen, StageSeen } from '../../spec/plan.ts';
+import type { EngineSeen, PlannedLaunch, StageSeen } from '../../spec/plan.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, wantedLaunches } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
+import type { LaunchRecord } from '../state/launch-record.ts';
+import { isOfGroup } from '../state/pipeline-groups.ts';
 
 /** So do rates of links. */
 const link_digits = 2;
@@ -16,7 +18,8 @@ const programs_step_bytes = 2 ** 28;
 /** What a deployment's replicas said of their limits and of their stages, by model; from the files of its agents. */
 export function seenEngines(state: DeploymentState, store: DeploymentStore): Map<string, EngineSeen[]> {
   const seen = new Map<string, EngineSeen[]>();
-  for (const { launch_id, planned } of wantedLaunches(state)) {
+  const wanted = wantedLaunches(state);
+  for (const { launch_id, planned } of wanted) {
     const saying = planned.units.filter(
       ({ engine, stages, memory }) =>
         engine !== 'native' || stages !== undefined || memory?.arena_bytes !== undefined,
@@ -27,6 +30,8 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
       const said = told.get(unit.unit);
       const { engine, tensor, pipeline, model } = unit;
       const each: EngineSeen = { node_kind: planned.node_kind, engine, tensor, pipeline };
+      const lender = lenderOf(planned, wanted);
+      if (lender !== undefined) each.lender = lender;
       const stages = said?.stage_times?.[model.name];
       if (stages !== undefined) {
         each.stages = stages.map(stageSeen);
@@ -46,6 +51,13 @@ export function seenEngines(state: DeploymentState, store: DeploymentStore): Map
     }
   }
   return seen;
+}
+
+/** Kind of the nodes of the other jobs of its pipeline, where that is another. */
+function lenderOf({ part, node_kind }: PlannedLaunch, wanted: readonly LaunchRecord[]): string | undefined {
+  if (part === undefined) return undefined;
+  const others = wanted.filter((launch) => isOfGroup(launch, part.group)).map(({ planned }) => planned);
+  return others.find((other) => other.node_kind !== node_kind)?.node_kind;
 }
 
 /** Operators are measured in fewer batches than stages: what counts of them is their shares. */

@@ -1,5 +1,5 @@
 /** Devices that a job is given and no replica uses, because its nodes are given whole; pure. */
-import type { NodeKindOffer, PlannedLaunch } from '../../spec/plan.ts';
+import { type NodeKindOffer, type PlannedLaunch, unitsOfJob } from '../../spec/plan.ts';
 import { type SiteConfig, slurmSettings } from '../../spec/site.ts';
 import type { NodeKind } from '../../spec/site-nodes.ts';
 
@@ -30,7 +30,7 @@ export function unusedDevices(
       0,
     );
     if (!whole_nodes || devices.kind === 'cpu' || idle === 0) return [];
-    const models = [...new Set(own.flatMap(({ units }) => units.map(({ model }) => model.name)))];
+    const models = [...new Set(own.flatMap((launch) => unitsOfJob(launch).map(({ model }) => model.name)))];
     const all = devices.count * own.reduce((sum, { node_count }) => sum + node_count, 0);
     return [
       `${node_kind}: nodes are given whole, and ${idle} of their ${all} ${devices.model} would be allocated and used by nothing; ` +

@@ -66,7 +66,7 @@ export function parseRequest(scan: RequestScan, dialect: StreamDialect): ParsedR
     prompt,
     blocks,
     max_tokens: maxTokensOf(scan, dialect),
-    choices: Math.max(answersOf(scan, 'n'), answersOf(scan, 'best_of')) * promptsOf(scan),
+    choices: Math.max(askedOf(scan, 'n'), askedOf(scan, 'best_of')) * promptsOf(scan),
   };
 }
 
@@ -86,7 +86,7 @@ export function promptsOf({ prompt_entries, bytes, members }: RequestScan): numb
 
 /** Answers that a request gets: `n` to each prompt. `best_of` are computed, and fewer come. */
 export function answersOf(scan: RequestScan): number {
-  return Math.max(1, countOf(scan, 'n') ?? 1) * promptsOf(scan);
+  return askedOf(scan, 'n') * promptsOf(scan);
 }
 
 /** What is changed of a request before a replica with this engine gets it: usage is asked for, for the ledger. */
@@ -194,7 +194,7 @@ function maxTokensOf(scan: RequestScan, dialect: StreamDialect): number | undefi
 }
 
 /** @throws E_REQUEST_INVALID: what is no number here might be one for an engine, and count for nothing */
-function answersOf(scan: RequestScan, member: 'n' | 'best_of'): number {
+function askedOf(scan: RequestScan, member: 'n' | 'best_of'): number {
   const value = scalarOf(scan, member) ?? 1;
   if (typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= answers_max)
     return value;

@@ -115,11 +115,14 @@ function residentWords(option: PlacementOption, about: Describing): string[] {
 }
 
 /** What one replica takes, where that is more than a device. */
-function splitWords({ device_count, nodes }: PlacementOption): string {
+function splitWords({ device_count, nodes, lender, lent }: PlacementOption): string {
   if (device_count === 1) return '';
   if (nodes === 1) return `, ${device_count} devices each`;
   const onNode = device_count / nodes;
-  return `, each with ${onNode} ${onNode === 1 ? 'device' : 'devices'} on each of ${nodes} nodes`;
+  const devices = `${onNode} ${onNode === 1 ? 'device' : 'devices'}`;
+  if (lender && lent && !lent.isAlike)
+    return `, each with ${devices} on one node, and ${onNode} × ${lender.devices.model} on each of ${nodes - 1} of ${lender.node_kind}`;
+  return `, each with ${devices} on each of ${nodes} nodes`;
 }
 
 /** What an engine is counted on to do with many requests, and who says so. */
@@ -279,6 +282,9 @@ function isBoundedByMemory(
   return context_tokens < trained_context_tokens && context_tokens !== context_tokens_default;
 }
 
+/** Lenders that make a pipeline slower by more than that are told of. */
+const slowdown_told = 2;
+
 /** What a person should know of a model's placement before it is deployed. */
 export function placementWarnings(
   planned: PlannedModel,
@@ -287,7 +293,11 @@ export function placementWarnings(
 ): string[] {
   const { name, slo } = model.spec;
   const warnings: string[] = [];
-  for (const { memory, offer, engine, device_note } of placed.keys()) {
+  for (const { memory, offer, engine, device_note, lender, lent } of placed.keys()) {
+    if (lender && lent && lent.slowdown > slowdown_told)
+      warnings.push(
+        `${name}: its stages on ${lender.devices.model} (${lender.node_kind}) make each batch take ${lent.slowdown.toFixed(1)} times as long as stages on ${offer.devices.model} alone would; devices.kind and devices.models of model.yaml keep it from such nodes`,
+      );
     if (device_note !== undefined && !offer.devices.emulated)
       warnings.push(`${offer.node_kind}: ${device_note}`);
     if (memory.kv_tokens < memory.kv_tokens_wanted)

@@ -1,15 +1,13 @@
 /** What the serving simulator expects of an option: L of LLMFabric's Eq. 1, and what the other objectives count. */
 import { defaultSlo, type PlannedWorkload, type Prediction, type ResolvedEngine } from '../../spec/plan.ts';
 import type { DeviceSpec } from '../catalog/device-spec.ts';
-import { findInterconnect } from '../catalog/devices.ts';
-import { assumedInterconnects } from '../catalog/interconnects.ts';
 import { kvBits } from '../catalog/kv-type.ts';
 import { weightPrecisionIfKnown } from '../catalog/weight-precision.ts';
 import { standInsFor } from '../simulator/calibration.ts';
 import type { SimulatedEngine } from '../simulator/constants.ts';
 import type { ReplicaConfig } from '../simulator/deployment.ts';
 import { LatencyModel, type LatencyTargets } from '../simulator/latency.ts';
-import { hasSameDevices } from './lenders.ts';
+import { linkBetween } from './lenders.ts';
 import { streamedStep, workloadOf } from './model-facts.ts';
 import type { PlacementOption } from './options.ts';
 
@@ -148,14 +146,13 @@ export function uncalibrated({ engine, device }: PlacementOption): string[] {
  * before. Where stages are lent by nodes of another kind, all of them have the pace of the slowest.
  */
 function placesOf(option: PlacementOption): Pick<ReplicaConfig, 'device' | 'interconnect'> {
-  const { nodes, device_count, offer, lender = offer, lent } = option;
+  const { nodes, device_count, offer, lender, lent } = option;
   if (nodes === 1) return { device: option.device };
-  const isMixed = lent !== undefined && !hasSameDevices(lender, offer);
-  const device = isMixed ? slower(option.device, lent.slowdown) : option.device;
+  const device = lent && !lent.isAlike ? slower(option.device, lent.slowdown) : option.device;
   const devices = Math.min(device.link.devices, device_count / nodes);
   return {
     device: { ...device, link: { ...device.link, devices } },
-    interconnect: findInterconnect(assumedInterconnects[offer.interconnect ?? 'ethernet']),
+    interconnect: linkBetween(offer, lender),
   };
 }
 

@@ -87,7 +87,8 @@ function memoryOf(
   const threads = threadsOn(lender, devicesOnNode, model.spec);
   if (threads > lender.cpus) return tooManyThreads(engine, threads, lender.cpus);
   const { slowest_s } = cut.partition;
-  taken.lent = { memory: there, threads, slowest_s, slowdown: (slowest_s * pipeline) / cut.whole_s };
+  const isAlike = first === undefined;
+  taken.lent = { memory: there, threads, slowest_s, isAlike, slowdown: (slowest_s * pipeline) / cut.whole_s };
   return taken;
 }
 
@@ -98,7 +99,7 @@ function stagesOfFirst({ offer, lender, nodes }: WayOnNodes, pipeline: number): 
 
 /** What a replica takes of each device of such nodes. @param shares of its stages there */
 function memoryOn(
-  way: WayToRun,
+  way: WayOnNodes,
   { devices }: NodeKindOffer,
   pipeline: number,
   shares: readonly StageShare[] | undefined,
@@ -187,7 +188,14 @@ function cutOf(
     of.last = { stages, offer: lender, device: deviceOf(lender), device_bytes: lender.devices.memory_bytes };
     places.push(devicesInWords(lender, stages));
   }
-  const plan = stagesOnKind(of, pipeline, settings, seenOf(way, pipeline)?.stages);
+  const seen = seenOf(way, pipeline)?.stages;
+  if (of.last) {
+    // What one kind of device has beside its stages is for all of the KV that is wanted, where a cut leaves so much.
+    const kv_tokens = Math.max(of.kv_tokens, model.spec.kv_tokens ?? of.max_sequences * of.kv_tokens);
+    const roomy = stagesOnKind({ ...of, kv_tokens }, pipeline, settings, seen);
+    if (roomy.feasible) return roomy;
+  }
+  const plan = stagesOnKind(of, pipeline, settings, seen);
   if (plan.feasible) return plan;
   return {
     constraint: 'device_memory',

@@ -9,13 +9,12 @@ import type {
 } from '../../spec/plan.ts';
 import { formatSlurmDuration } from '../../spec/slurm-types.ts';
 import { type EngineDefaults, engineDefaults } from '../catalog/engine-defaults.ts';
-import { assumedInterconnects } from '../catalog/interconnects.ts';
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
 import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
 import { chooseEngine } from './engine-choice.ts';
-import { hasSameDevices, type LentPart, lendersFor } from './lenders.ts';
+import { hasSameDevices, type LentPart, lendersFor, linkBetween } from './lenders.ts';
 import { streamedStep } from './model-facts.ts';
 import { finestOf, memoryTaken } from './option-memory.ts';
 import { poolObstacle } from './pools.ts';
@@ -177,7 +176,8 @@ function optionWith(
     if (devicesAskedFor(model, lender) !== undefined) continue;
     const option =
       staysCut(way, lender) ?? optionOn({ ...way, nodes, lender }, engineReason, question, limit);
-    if ('constraint' in option) broken ??= option;
+    if ('constraint' in option)
+      broken ??= { ...option, because: `with ${lender.node_kind}: ${option.because}` };
     else if (hasSameDevices(lender, offer)) return option;
     else if (best === undefined || option.lent!.slowest_s < best.lent!.slowest_s) best = option;
   }
@@ -258,9 +258,9 @@ function optionOn(
 }
 
 /** How a replica lies on several nodes. */
-function nodesReason({ model: { spec }, offer, tensor }: WayToRun, nodes: number): string {
+function nodesReason({ model: { spec }, offer, tensor, lender }: WayOnNodes, nodes: number): string {
   const { stages_max } = stageBounds(spec);
-  const between = `speeds are predicted with ${assumedInterconnects[offer.interconnect ?? 'ethernet']} between them`;
+  const between = `speeds are predicted with ${linkBetween(offer, lender).name} between them`;
   return spec.parallel.jobs === undefined
     ? `a replica takes ${nodes} nodes: layers are split over ${tensor} device(s) of one, its ${stages_max} stages over all; ${between}`
     : `a replica takes ${nodes} jobs of one node each, as parallel.jobs says, and its ${stages_max} stages are divided over them: each starts where there is room, and one that ends is replaced alone; ${between}`;

@@ -41,13 +41,18 @@ export interface BrokenConstraint {
 }
 
 /** What an engine said that runs so. */
-export function seenOf({ model, offer, engine, tensor }: WayToRun, pipeline: number): EngineSeen | undefined {
+export function seenOf(
+  { model, offer, engine, tensor, lender }: WayToRun & Pick<WayOnNodes, 'lender'>,
+  pipeline: number,
+): EngineSeen | undefined {
   return model.seen?.find(
     (each) =>
       each.node_kind === offer.node_kind &&
       each.engine === engine &&
       each.tensor === tensor &&
-      each.pipeline === pipeline,
+      each.pipeline === pipeline &&
+      // What a stage took on other devices says nothing of these.
+      (each.lender ?? offer.node_kind) === (lender?.node_kind ?? offer.node_kind),
   );
 }
 

@@ -79,6 +79,17 @@ describe('a pipeline of two jobs with one number of stages', () => {
     const state = await world.deployed(2, 2);
     const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
     expect(await looks(keeper, state, merged(state), 50)).toEqual([]);
+    // Nor does a job that goes and comes back later change that.
+    expect(await looks(keeper, state, merged(state, 'loading'), 5)).toEqual([]);
+    expect(await looks(keeper, state, merged(state), 5)).toEqual([]);
+  });
+
+  it('is not taken for one that was merged by hand while the job whose stage has left is still there', async () => {
+    const state = await world.deployed(2, 2);
+    const keeper = new GranularityKeeper(world.operations, (event) => void world.events.push(event));
+    expect(await looks(keeper, state, merged(state), 3)).toEqual([]);
+    expect(await looks(keeper, state, merged(state, 'draining'), 5)).toEqual([]);
+    expect(await looks(keeper, state, merged(state), 1)).toEqual([asks]);
   });
 });
 
