@@ -24,7 +24,7 @@ import { midStreamError, passedError, type ReplicaError } from './replica-error.
 import { type AttemptFailure, isMeshRefusal } from './replica-refusal.ts';
 import { ReplicaSearch } from './replica-search.ts';
 import type { ClosedRequest } from './request-accounts.ts';
-import { answersOf, asksContinuousUsage } from './request-body.ts';
+import { answersEach, answersOf, asksContinuousUsage } from './request-body.ts';
 import { StreamRelay } from './stream-relay.ts';
 import type { TokenUsage } from './usage.ts';
 import type { NoPlace } from './waiting-room.ts';
@@ -160,6 +160,7 @@ export class ProxiedRequest {
       continuousUsage: asksContinuousUsage(parsed, replica.session.facts.engine),
       ending: endpoint.dialect === 'responses' ? 'responses' : 'done',
       choices: answersOf(parsed.scan),
+      choices_each: answersEach(parsed.scan),
       journal: continuations.journal,
     });
     return this.#stream;

@@ -86,7 +86,12 @@ export function promptsOf({ prompt_entries, bytes, members }: RequestScan): numb
 
 /** Answers that a request gets: `n` to each prompt. `best_of` are computed, and fewer come. */
 export function answersOf(scan: RequestScan): number {
-  return askedOf(scan, 'n') * promptsOf(scan);
+  return answersEach(scan) * promptsOf(scan);
+}
+
+/** Answers that each prompt gets. */
+export function answersEach(scan: RequestScan): number {
+  return askedOf(scan, 'n');
 }
 
 /** What is changed of a request before a replica with this engine gets it: usage is asked for, for the ledger. */

@@ -23,8 +23,9 @@ export interface StreamRelayOptions {
   continuousUsage?: boolean;
   /** How a complete stream ends: with `data: [DONE]`, or with a terminal event of the responses API. */
   ending: 'done' | 'responses';
-  /** Choices that it has: `n` to each prompt. */
+  /** Choices that it has, of all prompts together and to each prompt. */
   choices: number;
+  choices_each: number;
   /** Status of the answer that it began with. */
   status: number;
   /** Runs once, before the first bytes go to the client. */
@@ -80,7 +81,7 @@ export class StreamRelay {
   constructor(response: ClientResponse, options: StreamRelayOptions) {
     this.#response = response;
     this.#options = options;
-    if (options.choices > 1) this.#choices = new StreamChoices(options.choices);
+    if (options.choices > 1) this.#choices = new StreamChoices(options.choices, options.choices_each);
   }
 
   get status(): number {
@@ -97,13 +98,13 @@ export class StreamRelay {
     return this.#replicaError;
   }
 
-  /** What the replica said last of what was used. */
+  /** What the replica said last of what was used: of the whole stream, else of each of its choices. */
   get usage(): TokenUsage | undefined {
     if (this.#usageText !== undefined) {
       this.#usage = readUsage(this.#usageText) ?? this.#usage;
       this.#usageText = undefined;
     }
-    return this.#usage;
+    return this.#usage ?? this.#choices?.usage;
   }
 
   get finishReason(): string | undefined {
@@ -222,7 +223,7 @@ export class StreamRelay {
 
   #takeChunk(bytes: Buffer, start: number, end: number): void {
     let begin = start;
-    this.#choices?.see(bytes, start, end);
+    const isOfChoice = this.#choices?.see(bytes, start, end) === true;
     if (this.#usageAt === -2) this.#usageAt = bytes.indexOf(usageKey, start);
     if (this.#usageAt !== -1 && this.#usageAt < end) {
       const at = this.#usageAt;
@@ -230,15 +231,17 @@ export class StreamRelay {
       const { ending, passUsage, continuousUsage } = this.#options;
       const member = ending === 'done' ? usageMember(bytes, start, end, at) : undefined;
       if (member && continuousUsage && !member.isNull) {
-        this.#usageText = bytes.toString('latin1', member.value, member.end);
+        if (!isOfChoice) this.#usageText = bytes.toString('latin1', member.value, member.end);
         begin = this.#withoutContinuousUsage(bytes, start, end, member);
         if (begin === -1) return;
       }
       const usage = member && begin === start && !member.isNull ? findUsage(bytes, start, end) : undefined;
       if (member?.isNull && !passUsage) begin = withoutUsage(bytes, start, member);
       if (usage) {
-        this.#usageText = undefined;
-        this.#usage = usage;
+        if (!isOfChoice) {
+          this.#usageText = undefined;
+          this.#usage = usage;
+        }
         if (carriesNothingElse(bytes.toString('utf8', start, end))) {
           if (!this.#options.passUsage) return;
           this.#keep(bytes, start, end);

@@ -94,15 +94,18 @@ function skipSpace(text: Buffer, at: number): number {
   return offset;
 }
 
-/** Both dialects: prompt/completion tokens (chat, completions, embeddings) and input/output tokens (responses). */
+/** The usage that a JSON text is; undefined where it is none. */
 export function readUsage(json: string): TokenUsage | undefined {
-  let usage: Record<string, unknown>;
   try {
-    usage = JSON.parse(json) as Record<string, unknown>;
+    return tokenUsageOf(JSON.parse(json) as Record<string, unknown>);
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;
     throw error;
   }
+}
+
+/** Both dialects: prompt/completion tokens (chat, completions, embeddings) and input/output tokens (responses). */
+export function tokenUsageOf(usage: Record<string, unknown>): TokenUsage | undefined {
   const prompt = count(usage.prompt_tokens) ?? count(usage.input_tokens);
   const completion = count(usage.completion_tokens) ?? count(usage.output_tokens);
   if (prompt === undefined && completion === undefined) return undefined;

@@ -1,4 +1,3 @@
-import { isDeepStrictEqual } from 'node:util';
 import type { NodeKindOffer, PlacementQuestion, ResolvedEngine } from '../../spec/plan.ts';
 import { findInterconnect } from '../catalog/devices.ts';
 import { assumedInterconnects, type Interconnect } from '../catalog/interconnects.ts';
@@ -59,7 +58,7 @@ export function hasSameDevices(a: NodeKindOffer, b: NodeKindOffer): boolean {
   const { devices: other } = b;
   return (
     hasSameCores(a, b) &&
-    isDeepStrictEqual(one.figures, other.figures) &&
+    JSON.stringify(one.figures) === JSON.stringify(other.figures) &&
     one.kind === other.kind &&
     one.model === other.model &&
     one.memory_bytes === other.memory_bytes &&

@@ -47,9 +47,15 @@ function row(request_id: string): Row | undefined {
 }
 
 /** What the ledger has of a request whose client goes away after the first bytes, or at once. */
-async function leave(request_id: string, body: object, key: string, reads: boolean): Promise<Row> {
+async function leave(
+  request_id: string,
+  body: object,
+  key: string,
+  reads: boolean,
+  asked = path,
+): Promise<Row> {
   const abort = new AbortController();
-  const answer = fetch(shared.stage.url + path, {
+  const answer = fetch(shared.stage.url + asked, {
     method: 'POST',
     headers: {
       authorization: `Bearer ${key}`,
@@ -179,12 +185,13 @@ describe('an answer whose client goes away', () => {
     });
   });
 
+  const used = (tokens: number, choices: object[], prompt_tokens = 1234): string =>
+    `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', choices, usage: { prompt_tokens, total_tokens: prompt_tokens + tokens, completion_tokens: tokens } })}\n\n`;
+  const choice = (content: string, finish_reason: string | null = null, index = 0): object[] => [
+    { index, delta: { content }, text: content, finish_reason },
+  ];
+
   it('costs what the engine says in each chunk, which its client does not see', async () => {
-    const used = (tokens: number, choices: object[]): string =>
-      `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', choices, usage: { prompt_tokens: 1234, total_tokens: 1234 + tokens, completion_tokens: tokens } })}\n\n`;
-    const choice = (content: string, finish_reason: string | null = null): object[] => [
-      { index: 0, delta: { content }, finish_reason },
-    ];
     const upstream = await session(async (_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       response.write(used(3, choice('abc')));
@@ -221,6 +228,49 @@ describe('an answer whose client goes away', () => {
     expect(
       all.map((chunk) => (chunk as { usage: { completion_tokens: number } }).usage.completion_tokens),
     ).toEqual([1, 2, 2]);
+  });
+
+  const ofChoices = [used(2, choice('ab')), used(5, choice('b', null, 1)), used(3, choice('c'))];
+  it.each([
+    ['in each chunk, which its client does not see', undefined],
+    ['as its client asked', { include_usage: true, continuous_usage_stats: true }],
+  ])('costs what the engine says of each choice %s', async (_how, stream_options) => {
+    const upstream = await session(async (_request, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(ofChoices.join(''));
+    }, 'vllm');
+    const { key } = await shared.stage.newKey({ budget: { tokens: 1e6, window: 'total' } });
+    const name = `of-two-${stream_options ? 'asked' : 'unasked'}`;
+    const body = { messages, stream: true, n: 2, stream_options };
+    expect(await leave(name, body, key, true)).toEqual({
+      status: 499,
+      prompt_tokens: 1234,
+      completion_tokens: 8,
+    });
+    // The last chunk of a stream that was read to its end says it of the whole.
+    const finished = [used(6, choice('', 'stop', 1)), used(4, choice('', 'stop'))];
+    upstream.answer = stream([...ofChoices, ...finished, used(11, []), doneEvent]);
+    const whole = { 'x-request-id': `${name}-whole` };
+    await (await shared.stage.post(path, { model: 'tiny', ...body }, whole)).text();
+    await until(() => row(`${name}-whole`) !== undefined, 'the ledger to have the whole');
+    expect(row(`${name}-whole`)).toEqual({ status: 200, prompt_tokens: 1234, completion_tokens: 11 });
+  });
+
+  it('costs each of its prompts once, with all of their answers', async () => {
+    await session(async (_request, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      const [first, second] = [100, 20];
+      const ofFirst = used(1, choice('a'), first) + used(2, choice('b', null, 1), first);
+      const ofSecond = used(4, choice('c', null, 2), second) + used(8, choice('d', null, 3), second);
+      response.write(ofFirst + ofSecond);
+    }, 'vllm');
+    const { key } = await shared.stage.newKey({ budget: { tokens: 1e6, window: 'total' } });
+    const body = { prompt: ['a', 'b'], stream: true, n: 2 };
+    expect(await leave('two-prompts', body, key, true, '/v1/completions')).toEqual({
+      status: 499,
+      prompt_tokens: 120,
+      completion_tokens: 15,
+    });
   });
 });
 

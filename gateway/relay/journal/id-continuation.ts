@@ -1,6 +1,13 @@
 import { z } from 'zod';
 import { type BodyEdit, spliced } from '../body-edits.ts';
-import { type ParsedRequest, scalarOf, setMember, usageEdits, wantsTokenIds } from '../request-body.ts';
+import {
+  answersEach,
+  type ParsedRequest,
+  scalarOf,
+  setMember,
+  usageEdits,
+  wantsTokenIds,
+} from '../request-body.ts';
 import type { RequestScan } from '../request-scan.ts';
 import type { AnswerSoFar, ChoiceSoFar } from './answer-so-far.ts';
 import { ChunksFromIds, type MovedChoice } from './chunks-from-ids.ts';
@@ -105,12 +112,6 @@ function sumOfPrompts(answer: AnswerSoFar, scan: RequestScan): number {
   for (let first = 0; first < answer.choices.length; first += answersEach(scan))
     sum += promptOf(answer, first, scan).length;
   return sum;
-}
-
-/** Answers to each of its prompts. */
-function answersEach(scan: RequestScan): number {
-  const n = scalarOf(scan, 'n');
-  return typeof n === 'number' && n >= 1 ? n : 1;
 }
 
 /** Strings that end the answer also where they began before the stream moved; the engine sees only what is new. */

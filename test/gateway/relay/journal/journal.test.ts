@@ -75,6 +75,7 @@ describe('the journal of tokens', () => {
             passUsage: false,
             ending: 'done',
             choices: 3,
+            choices_each: 3,
             status: 200,
             writeHead: () => {},
             isContinuable: () => false,
