@@ -214,7 +214,7 @@ export class ProxiedRequest {
     const { finishReason, error } = stream;
     const outcome: Outcome = {
       status: error ? 502 : stream.status,
-      usage: stream.usage ?? this.#journalled,
+      usage: this.#progress(),
       finish_reason: finishReason,
       error_code: error?.code,
     };
@@ -226,7 +226,7 @@ export class ProxiedRequest {
 
   /** The engine has said what is wrong and ended its stream with that: so does this one. */
   #streamEndedWith({ error }: Result<'stream_error'>, stream: StreamRelay): void {
-    const outcome = { status: 502, error_code: error.code, usage: stream.usage };
+    const outcome = { status: 502, error_code: error.code, usage: this.#progress() };
     this.#decide(outcome, () => stream.finish());
   }
 
@@ -538,7 +538,7 @@ export class ProxiedRequest {
     return { prompt_tokens, ...this.#progress() };
   }
 
-  /** What is known of an answer that was broken off: a chunk of a stream carries a token, or a few. */
+  /** What is known of a stream, where its engine does not say it: a chunk carries a token, or a few. */
   #progress(): TokenUsage | undefined {
     if (!this.#stream) return undefined;
     return this.#stream.usage ?? this.#journalled ?? { completion_tokens: this.#stream.events_sent };

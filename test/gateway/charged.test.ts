@@ -274,6 +274,52 @@ describe('an answer whose client goes away', () => {
   });
 });
 
+describe('a stream whose engine says no usage', () => {
+  const events = [chunkEvent('a'), chunkEvent('b'), chunkEvent('', 'stop')];
+  const ask = async (request_id: string, key: string): Promise<string> => {
+    const headers = { authorization: `Bearer ${key}`, 'x-request-id': request_id };
+    const answer = await shared.stage.post(path, { model: 'tiny', messages: [], stream: true }, headers);
+    return answer.text();
+  };
+  const entered = async (request_id: string): Promise<Row> => {
+    await until(() => row(request_id) !== undefined, 'the ledger to have it');
+    return row(request_id)!;
+  };
+
+  it('costs its chunks where it ends well, as where its client leaves', async () => {
+    await session(stream([...events, doneEvent]), 'other');
+    const { key } = await shared.stage.newKey({ budget: { tokens: 3, window: 'total' } });
+    expect(await ask('unsaid', key)).toBe([...events, doneEvent].join(''));
+    expect(await entered('unsaid')).toMatchObject({ status: 200, completion_tokens: 3 });
+    expect(JSON.parse(await ask('unsaid-again', key)).error.code).toBe('insufficient_quota');
+  });
+
+  it.each([
+    ['other', {}, { prompt_tokens: null, completion_tokens: 2 }],
+    [
+      'native',
+      { hpcserve_prompt_tokens: 9, hpcserve_seed: 3, hpcserve_token_ids: [5, 6, 7] },
+      { prompt_tokens: 9, completion_tokens: 6 },
+    ],
+  ])('costs what came before an error of its engine (%s)', async (engine, told, used) => {
+    const error = {
+      message: 'it took too long',
+      type: 'timeout_error',
+      param: null,
+      code: 'E_ENGINE_TIMEOUT',
+    };
+    const sent = ['a', 'b'].map((content) => {
+      const choices = [{ index: 0, delta: { content }, finish_reason: null }];
+      return `data: ${JSON.stringify({ id: 'c', created: 1, choices, ...told })}\n\n`;
+    });
+    await session(stream([...sent, `data: ${JSON.stringify({ error })}\n\n`]), engine);
+    const { key } = await shared.stage.newKey({ budget: { tokens: 1000, window: 'total' } });
+    const request_id = `error-of-${engine}`;
+    expect(await ask(request_id, key)).toContain('it took too long');
+    expect(await entered(request_id)).toEqual({ status: 502, ...used });
+  });
+});
+
 describe('lengths of answers', () => {
   it('are known to a fifth, and newer ones count more', () => {
     const lengths = new LengthQuantiles();
