@@ -192,6 +192,7 @@ function openGatewayLedger(gateway_folder: string, log: GatewayLog, onGood: () =
         onGood();
       }
     },
+    onThrown: (thrown) => log.error(thrown, 'an answer could not be sent behind its commit'),
   });
   if (repair) log.error({ ...repair }, 'the ledger was damaged: set aside, and what could be read was saved');
   log.info({ filesystem: filesystem.name }, 'ledger open');

@@ -35,6 +35,8 @@ export interface LedgerOptions {
   now_ms?: () => number;
   /** Called when a write fails, and when writing works again (without an error). */
   onHealth?: (error: HpcserveError | undefined) => void;
+  /** Called with what a `committed` threw: the others of its group are told all the same. Absent: a warning says it. */
+  onThrown?: (thrown: unknown) => void;
 }
 
 export interface OpenedLedger {
@@ -163,6 +165,7 @@ export class Ledger {
   /** Records of the last commit. */
   #lastGroup = 0;
   readonly #onHealth: (error: HpcserveError | undefined) => void;
+  readonly #onThrown: (thrown: unknown) => void;
   readonly #store: RecordStore;
   readonly #spentSince: Database.Statement;
   readonly #release: () => void;
@@ -187,6 +190,7 @@ export class Ledger {
     this.#group_ms = options.group_ms ?? (filesystem.shared_memory ? 0 : syncedGroup_ms);
     this.#backlog_max = options.backlog_max ?? 50_000;
     this.#onHealth = options.onHealth ?? (() => {});
+    this.#onThrown = options.onThrown ?? ((thrown) => process.emitWarning(thrown as Error));
     this.#spentSince = db.prepare(
       `SELECT coalesce(sum(requests), 0) AS requests, coalesce(sum(tokens), 0) AS tokens,
         coalesce(sum(device_us), 0) / 1000000.0 AS device_s
@@ -290,8 +294,16 @@ export class Ledger {
     let failure = this.#backlog?.reason;
     failure ??= this.#write(group.map(({ record }) => record));
     if (failure) this.#keepForLater(group, failure);
-    else for (const { committed } of group) committed(undefined);
+    else for (const { committed } of group) this.#tell(committed);
   };
+
+  #tell(committed: Committed, error?: HpcserveError): void {
+    try {
+      committed(error);
+    } catch (thrown) {
+      this.#onThrown(thrown);
+    }
+  }
 
   /** @returns why not */
   #write(records: readonly RequestRecord[], gap?: Gap): HpcserveError | undefined {
@@ -320,7 +332,7 @@ export class Ledger {
     for (const { record, committed } of group) {
       const fits = records.length < this.#backlog_max;
       if (fits) records.push(record);
-      committed(fits ? undefined : this.#backlog.reason);
+      this.#tell(committed, fits ? undefined : this.#backlog.reason);
     }
   }
 

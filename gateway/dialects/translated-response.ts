@@ -12,6 +12,14 @@ export interface TranslationClient extends ClientResponse {
 
 /** One event of a model, with all log-probabilities, is some ten thousand bytes. */
 const event_bytes_max = 8 * 1024 * 1024;
+/**
+ * A whole answer is held until it can be told in the dialect. Lower: less memory for each; higher: more embeddings in
+ * one answer.
+ */
+const held_bytes_max = 32 * 1024 * 1024;
+const tooLarge: Members = {
+  message: `the answer is larger than ${held_bytes_max >> 20} MiB, the most that is translated into this API. Ask for less of it at once, or over OpenAI's API`,
+};
 
 /** What the relay sends at last is held here until it is whole: then it is said in the dialect. */
 type Form = 'stream' | 'whole' | 'refusal';
@@ -119,22 +127,33 @@ export class TranslatedResponse implements ClientResponse {
 
   /** What is all there goes at once, though its connection may be held open for a while. */
   #hold(bytes: Buffer): void {
-    this.#held.push(bytes);
     this.#held_bytes += bytes.length;
+    if (this.#held_bytes > held_bytes_max) this.#held.length = 0;
+    else this.#held.push(bytes);
     if (this.#held_bytes >= this.#length) this.#send();
   }
 
   #send(): void {
     if (this.#sent) return;
     this.#sent = true;
-    const answer = objectIn(Buffer.concat(this.#held).toString());
-    const whole = answer && this.#form === 'whole' ? this.#whole(answer) : undefined;
+    const answer =
+      this.#held_bytes > held_bytes_max ? tooLarge : objectIn(Buffer.concat(this.#held).toString());
+    const whole = answer && answer !== tooLarge && this.#form === 'whole' ? this.#told(answer) : undefined;
     const status = whole || this.#form === 'refusal' ? this.#status : 502;
-    const said = whole ?? this.#dialect.refusal(errorOf(answer ?? {}), status, this.#request_id);
-    const body = Buffer.from(JSON.stringify(said));
+    const refusal = (): Members => this.#dialect.refusal(errorOf(answer ?? {}), status, this.#request_id);
+    const body = Buffer.from(whole ?? JSON.stringify(refusal()));
     const own = ['content-type', 'application/json', 'content-length', String(body.length)];
     this.#client.writeHead(status, [...own, ...this.#pairs]);
     this.#client.write(body);
+  }
+
+  /** A whole answer in the dialect; undefined where it has not the form of one: engines say what they like. */
+  #told(answer: Members): string | undefined {
+    try {
+      return JSON.stringify(this.#whole(answer));
+    } catch {
+      return undefined;
+    }
   }
 
   #whole(answer: Members): Members {
@@ -163,13 +182,24 @@ export class TranslatedResponse implements ClientResponse {
     const data = text.replace(/^data: ?/, '');
     if (data === '[DONE]' || this.#failed) return;
     const chunk = objectIn(data);
-    if (!chunk || isMembers(chunk.error)) {
-      this.#failed = true;
-      this.#out += this.#answer!.fail(errorOf(chunk ?? {}));
-      return;
+    if (!chunk || isMembers(chunk.error)) this.#fail(chunk ?? {});
+    else this.#tellChunk(chunk);
+  }
+
+  #tellChunk(chunk: Members): void {
+    try {
+      const parts = partsOf(chunk);
+      this.#out += this.#begin(chunk);
+      for (const part of parts) this.#out += this.#answer!.take(part);
+    } catch {
+      // It has not the form of a chunk: engines say what they like.
+      this.#fail({});
     }
-    this.#out += this.#begin(chunk);
-    for (const part of partsOf(chunk)) this.#out += this.#answer!.take(part);
+  }
+
+  #fail(said: Members): void {
+    this.#failed = true;
+    this.#out += this.#answer!.fail(errorOf(said));
   }
 
   #begin({ model, created }: Members): string {

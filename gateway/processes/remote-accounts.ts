@@ -1,5 +1,6 @@
 import { RecordEncoder, type RequestRecord } from '../../ledger/index.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
+import type { GatewayLog } from '../log.ts';
 import type { Charge } from '../relay/device-charge.ts';
 import type { ClosedRequest, RequestAccounts } from '../relay/request-accounts.ts';
 import type { SessionLink } from '../session-link.ts';
@@ -39,6 +40,7 @@ class RemoteCharge implements Charge {
 /** Accounts that the primary keeps. Outcomes of one turn of the event loop travel together. */
 export class RemoteAccounts implements RequestAccounts {
   readonly #pipe: PrimaryPipe;
+  readonly #log: GatewayLog;
   /** The primary's decoder follows it line by line: both begin with this process. */
   readonly #encoder = new RecordEncoder();
   #records: RequestRecord[] = [];
@@ -48,8 +50,9 @@ export class RemoteAccounts implements RequestAccounts {
   #answered = 0;
   #charges = 0;
 
-  constructor(pipe: PrimaryPipe) {
+  constructor(pipe: PrimaryPipe, log: GatewayLog) {
     this.#pipe = pipe;
+    this.#log = log;
     pipe.beforeSending = () => this.#gather();
   }
 
@@ -76,11 +79,20 @@ export class RemoteAccounts implements RequestAccounts {
   /** The next so many records are safe, or the next one is not. */
   committed(count: number, error?: HpcserveError): void {
     const end = this.#answered + count;
-    while (this.#answered < end) this.#waiting[this.#answered++]!(error);
+    while (this.#answered < end) this.#tell(this.#waiting[this.#answered++]!, error);
     // Moved together now and then, not one by one.
     if (this.#answered < 1024 && this.#answered < this.#waiting.length) return;
     this.#waiting = this.#waiting.slice(this.#answered);
     this.#answered = 0;
+  }
+
+  /** The others are told, whatever becomes of one. */
+  #tell(committed: Committed, error: HpcserveError | undefined): void {
+    try {
+      committed(error);
+    } catch (thrown) {
+      this.#log.error(thrown, 'an answer could not be sent behind its commit');
+    }
   }
 
   #gather(): void {

@@ -112,7 +112,7 @@ export class Worker {
     const relayFallback = new RelayFallback((record) => this.#passOn.tunnel(record));
     this.#sessions = new Sessions(this.#mirror, () => this.#identity, log, relayFallback);
     this.#measures.take(start.measures);
-    this.#accounts = new RemoteAccounts(pipe);
+    this.#accounts = new RemoteAccounts(pipe, log);
     const { table } = this.#sessions;
     const availability = new Availability(config.deployments_folder, table, log);
     const prompts = openPrompts(this.#sessions, workers);

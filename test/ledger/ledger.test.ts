@@ -141,6 +141,26 @@ function writeFormerLedger(version: number, rows: readonly Partial<RequestRecord
 }
 
 describe('records', () => {
+  it('are told of to all of a group, whatever one of them throws', async () => {
+    const thrown: unknown[] = [];
+    const { ledger } = opened({ onThrown: (one) => thrown.push(one) });
+    const broken = new Error('its client broke off');
+    const told: string[] = [];
+    await new Promise<void>((resolve) => {
+      ledger.record(recordOf({ request_id: 'a' }), () => told.push('a'));
+      ledger.record(recordOf({ request_id: 'b' }), () => {
+        throw broken;
+      });
+      ledger.record(recordOf({ request_id: 'c' }), () => {
+        told.push('c');
+        resolve();
+      });
+    });
+    expect(told).toEqual(['a', 'c']);
+    expect(thrown).toEqual([broken]);
+    await new Promise<void>((resolve) => ledger.record(recordOf({ request_id: 'd' }), () => resolve()));
+  });
+
   it('are on disk when committed is called, with who computed them', async () => {
     const { ledger } = opened();
     const session = { session_id: 'a'.repeat(32), node: 'n1', site: 's', job_id: '42', deployment: 'd' };
