@@ -4,7 +4,8 @@ import type { IncomingMessage } from 'node:http';
 import { type ApiKey, type KeyStore, limitsKeyOf } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { printableName } from '../spec/printable-name.ts';
-import { bearerOf, type KeyServices, keyError, lookForKey } from './openai-handler.ts';
+import { bearerOf } from './bearer.ts';
+import { type KeyServices, keyError, lookForKey } from './openai-handler.ts';
 
 /** The operator has no key where the admin token was shown. */
 export type Caller = { role: 'operator'; key?: ApiKey } | { role: 'user' | 'provider'; key: ApiKey };

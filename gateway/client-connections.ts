@@ -2,6 +2,7 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { UnauthenticatedSockets } from '../mesh/index.ts';
 import { headers } from '../spec/wire.ts';
+import { bearerOf } from './bearer.ts';
 
 /**
  * The connections of clients. A connection is proven by a request with a valid key on it; of the others the oldest
@@ -11,7 +12,7 @@ import { headers } from '../spec/wire.ts';
 export class ClientConnections {
   readonly #open = new Set<Socket>();
   readonly #unauthenticated = new UnauthenticatedSockets();
-  /** What proved a connection: the same header again needs no second look. */
+  /** What proved a connection: the same again needs no second look. */
   readonly #proofs = new WeakMap<Socket, string>();
   readonly #connections_max: number;
   readonly #isValid: (request: IncomingMessage) => boolean;
@@ -41,9 +42,8 @@ export class ClientConnections {
 
   /** Before a request is answered. An answer to a request without a valid key is the last on its connection. */
   arrived(request: IncomingMessage, response: ServerResponse): void {
-    // Of a session of the dashboard its page's secret, without which the cookie is none.
-    const shown = request.headers.authorization ?? request.headers[headers.page];
-    if (typeof shown === 'string') {
+    const shown = shownBy(request);
+    if (shown !== undefined) {
       if (this.#proofs.get(request.socket) === shown) return;
       if (this.#isValid(request)) {
         this.#prove(request.socket, shown);
@@ -55,9 +55,9 @@ export class ClientConnections {
 
   /** Another process found a valid key with a request: more may follow on its connection. */
   proven(request: IncomingMessage, response: ServerResponse): void {
-    const shown = request.headers.authorization ?? request.headers[headers.page];
+    const shown = shownBy(request);
     const wantsMore = request.httpVersionMinor === 1 && !/close/i.test(request.headers.connection ?? '');
-    if (typeof shown !== 'string' || !wantsMore) return;
+    if (shown === undefined || !wantsMore) return;
     this.#prove(request.socket, shown);
     response.shouldKeepAlive = true;
   }
@@ -66,4 +66,13 @@ export class ClientConnections {
     this.#proofs.set(socket, shown);
     this.#unauthenticated.prove(socket);
   }
+}
+
+/**
+ * What a request has to say who sends it: a key or token, or of a session of the dashboard its page's secret, without
+ * which the cookie is none.
+ */
+function shownBy(request: IncomingMessage): string | undefined {
+  const page = request.headers[headers.page];
+  return bearerOf(request) ?? (typeof page === 'string' ? page : undefined);
 }

@@ -6,6 +6,7 @@ import { systemMessage } from '../spec/errors/system-error.ts';
 import { printableName, quoteName } from '../spec/printable-name.ts';
 import { headers } from '../spec/wire.ts';
 import { type CollectedAnswer, CollectedResponse, type InnerRequest } from './batches/collected-response.ts';
+import { bearerOf } from './bearer.ts';
 import { type BodyHold, type BodyMemory, smallBody_bytes } from './body-memory.ts';
 import { countTokens } from './count-tokens.ts';
 import { type Members, objectOf } from './dialects/chat-form.ts';
@@ -31,7 +32,6 @@ import { RequestScan } from './relay/request-scan.ts';
 import { ScanQueue } from './relay/scan-queue.ts';
 import { requestIdOf } from './request-id.ts';
 
-const bearer = 'Bearer ';
 /** JSON, a format built on it (RFC 6839), or what `fetch` calls every string; whatever parameters follow. */
 const json = /^\s*(application\/([\w.+-]+\+)?json|text\/plain)\s*(;|$)/i;
 
@@ -457,20 +457,6 @@ function retryAfterHeaders(error: HpcserveError): string[] {
   if (typeof retry_after_s === 'number') pairs.push('retry-after', String(retry_after_s));
   if (error.code === 'E_KEY_BUDGET') pairs.push('x-should-retry', 'false');
   return pairs;
-}
-
-/**
- * The token of an `authorization: Bearer` header; the scheme's name is case-insensitive (RFC 9110 §11.1). Without one,
- * that of Anthropic's clients or of Azure's.
- */
-export function bearerOf(request: IncomingMessage): string | undefined {
-  const { authorization } = request.headers;
-  if (authorization === undefined) {
-    const other = request.headers['x-api-key'] ?? request.headers['api-key'];
-    return typeof other === 'string' && other !== '' ? other : undefined;
-  }
-  if (authorization.startsWith(bearer)) return authorization.slice(bearer.length).trim();
-  return /^bearer +(\S+) *$/i.exec(authorization)?.[1];
 }
 
 export function keyError(request: IncomingMessage): HpcserveError {

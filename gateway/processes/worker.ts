@@ -5,6 +5,7 @@ import { ChannelConnection, RelayFallback, SessionIdentity } from '../../mesh/in
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { headers, limits } from '../../spec/wire.ts';
 import { Availability } from '../availability.ts';
+import { bearerOf } from '../bearer.ts';
 import { isAdmin } from '../caller.ts';
 import { ClientConnections } from '../client-connections.ts';
 import { CrossOrigin } from '../cross-origin.ts';
@@ -21,7 +22,7 @@ import type { HeldName } from '../holder/messages.ts';
 import { KeptForKeys } from '../kept/kept-for-keys.ts';
 import { KnownProviders } from '../keys/known-providers.ts';
 import type { GatewayLog } from '../log.ts';
-import { bearerOf, OpenAiHandler, type OpenAiHandlerServices } from '../openai-handler.ts';
+import { OpenAiHandler, type OpenAiHandlerServices } from '../openai-handler.ts';
 import { ProcessMetrics } from '../process-metrics.ts';
 import { JournalMemory } from '../relay/journal/journal-memory.ts';
 import { Sessions } from '../sessions.ts';

@@ -52,12 +52,13 @@ async function strangersOf(count: number): Promise<() => number> {
 
 function ask(
   path: string,
-  options: { agent?: Agent | false; key?: string } = {},
+  options: { agent?: Agent | false; key?: string; name?: string } = {},
 ): Promise<{ status: number; connection: string | undefined; took_ms: number }> {
-  const { agent = false, key } = options;
+  const { agent = false, key, name = 'authorization' } = options;
   const began_ms = performance.now();
   return new Promise((resolve, reject) => {
-    const headers = key === undefined ? {} : { authorization: `Bearer ${key}` };
+    const value = name === 'authorization' ? `Bearer ${key}` : key;
+    const headers = key === undefined ? {} : { [name]: value };
     get(new URL(path, stage.url), { agent, headers }, (answer: IncomingMessage) => {
       answer
         .resume()
@@ -97,6 +98,20 @@ it('an answer to a request without a valid key is the last on its connection; wi
     expect(await ask('/health', { agent })).toMatchObject({ status: 200, connection: 'close' });
     agent.destroy();
   }
+});
+
+it.each(['x-api-key', 'api-key'])('a key as %s keeps its connection, too', async (name) => {
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const wrong = await ask('/v1/models', { agent, key: 'hsk-wrong', name });
+  expect(wrong).toMatchObject({ status: 401, connection: 'close' });
+  const used = new Set<unknown>();
+  for (let time = 0; time < 3; time++) {
+    const answer = await ask('/v1/models', { agent, key: stage.key, name });
+    expect(answer).toMatchObject({ status: 200, connection: 'keep-alive' });
+    used.add(Object.values(agent.freeSockets)[0]![0]);
+  }
+  expect(used.size).toBe(1);
+  agent.destroy();
 });
 
 it('a key that is revoked ends the connection that it has proven', async () => {
