@@ -21,6 +21,11 @@ export interface GatewayTimes extends ClientServerTimes {
   load_wait_ms: number;
   /** A stream that waits says so as often. Lower: more to send; higher: what lies between may give it up. */
   comment_ms: number;
+  /**
+   * A client that takes no bytes of its answer for so long is cut off. Lower: its replica and its memory are free for
+   * others sooner; higher: slower connections are outlived.
+   */
+  stall_ms: number;
   /** Between two requests to the receiver of traces. */
   export_ms: number;
   /** Between two looks for models that are split over devices; see `Defragmenter`. */
@@ -39,6 +44,7 @@ export const defaultTimes: GatewayTimes = {
   continue_ms: 10_000,
   load_wait_ms: 1000 * loadWaitDefault_s,
   comment_ms: 15_000,
+  stall_ms: 60_000,
   export_ms: 5000,
   defragment_ms: 2000,
 };

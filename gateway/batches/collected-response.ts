@@ -25,6 +25,7 @@ export class CollectedResponse extends EventEmitter<{ close: []; drain: [] }> im
   destroyed = false;
   /** All of it is taken at once. */
   readonly writableNeedDrain = false;
+  readonly writableLength = 0;
   #status = 0;
   readonly #headers = new Map<string, string>();
   readonly #chunks: Buffer[] = [];

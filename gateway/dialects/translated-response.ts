@@ -71,6 +71,10 @@ export class TranslatedResponse implements ClientResponse {
     return this.#client.destroyed;
   }
 
+  get writableLength(): number {
+    return this.#client.writableLength;
+  }
+
   setHeader(name: string, value: string): void {
     this.#client.setHeader(name, value);
   }

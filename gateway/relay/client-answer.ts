@@ -1,11 +1,9 @@
+import type { Socket } from 'node:net';
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import { headers } from '../../spec/wire.ts';
 import { errorEvent, sendError } from '../http-error.ts';
 import type { AcceptedRequest } from './accepted-request.ts';
 import type { ClientResponse } from './client-response.ts';
-
-/** A client that takes no bytes for so long is cut off; its replica could compute for others. */
-const stall_ms = 60_000;
 
 /** The head of a replica's answer, as far as it goes on to the client. */
 export interface PassedHead {
@@ -24,15 +22,20 @@ export class ClientAnswer {
   readonly response: ClientResponse;
   readonly #of: AcceptedRequest;
   readonly #onFirstByte: () => void;
+  readonly #stall_ms: number;
   #ttft_ms: number | undefined;
   #stall: NodeJS.Timeout | undefined;
   /** What goes on when the client has taken what was written; while there is some, its `drain` is listened to. */
   readonly #held = new Set<() => void>();
 
-  /** @param onFirstByte runs once, before the first bytes of an answer go to the client */
-  constructor(of: AcceptedRequest, onFirstByte: () => void) {
+  /**
+   * @param stall_ms a client that takes no bytes for so long is cut off
+   * @param onFirstByte runs once, before the first bytes of an answer go to the client
+   */
+  constructor(of: AcceptedRequest, stall_ms: number, onFirstByte: () => void) {
     this.response = of.response;
     this.#of = of;
+    this.#stall_ms = stall_ms;
     this.#onFirstByte = onFirstByte;
   }
 
@@ -70,7 +73,7 @@ export class ClientAnswer {
     this.#held.add(resume);
     if (isFollowed) return;
     this.endStall();
-    this.#stall = setTimeout(() => this.response.destroy(), stall_ms);
+    this.#stall = setTimeout(() => this.response.destroy(), this.#stall_ms);
     this.response.once('drain', () => {
       this.endStall();
       const held = [...this.#held];
@@ -83,6 +86,21 @@ export class ClientAnswer {
     clearTimeout(this.#stall);
   }
 
+  /** Its end is written: a client that does not take it loses its connection, which would hold it for good. */
+  watchRest(): void {
+    const { socket } = this.#of.request;
+    if (this.response.destroyed || this.response.writableLength === 0) return;
+    let before_bytes = takenOf(socket);
+    this.#stall = setInterval(() => {
+      const taken_bytes = takenOf(socket);
+      // Where nothing waits, the answer is behind another one on its connection.
+      if (socket.writableLength > 0 && taken_bytes === before_bytes) socket.destroy();
+      before_bytes = taken_bytes;
+      if (socket.destroyed) this.endStall();
+    }, this.#stall_ms).unref();
+    this.response.once('close', () => this.endStall());
+  }
+
   /**
    * Ends with an error of the gateway's own.
    * @param extra header pairs, where the head is still to be sent
@@ -92,4 +110,9 @@ export class ClientAnswer {
     else if (this.#of.parsed.stream) this.response.end(errorEvent(error));
     else this.response.destroy();
   }
+}
+
+/** What a client has taken of all that was written on its connection. */
+function takenOf({ bytesWritten, writableLength }: Socket): number {
+  return bytesWritten - writableLength;
 }

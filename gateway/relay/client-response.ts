@@ -2,6 +2,8 @@
 export interface ClientResponse {
   readonly headersSent: boolean;
   readonly destroyed: boolean;
+  /** Bytes that were written and that the client has not taken. */
+  readonly writableLength: number;
   setHeader(name: string, value: string): unknown;
   writeHead(status: number, pairs: string[]): unknown;
   write(bytes: Buffer | string): boolean;

@@ -92,7 +92,7 @@ export class ProxiedRequest {
     };
     this.#trace = services.tracing?.begin(of);
     this.#charge = services.accounts.charge();
-    this.#client = new ClientAnswer(of, () => this.#prompt.began());
+    this.#client = new ClientAnswer(of, services.waiting.stall_ms, () => this.#prompt.began());
     const patient_until_ms = of.began_ms + clientPatience_ms(of.request.headers, filter?.qos);
     const client = { key_id: key.id, patient_until_ms };
     this.#search = new ReplicaSearch(services.router, this.#route, services.waiting, client);
@@ -529,6 +529,7 @@ export class ProxiedRequest {
       // What was computed cannot be recorded: it is not given out as if it had been.
       if (error) this.#client.endWith(error, ['retry-after', '10']);
       else send();
+      this.#client.watchRest();
     });
   }
 

@@ -32,7 +32,7 @@ export interface ProxyServices {
   waiting: Waiting;
 }
 
-/** How long what has no replica waits for one. */
+/** How long is waited: for a replica where there is none, and for a client that does not read. */
 export interface Waiting {
   /** Where none is known to come: it may be started again, or come back. */
   continue_ms: number;
@@ -44,6 +44,8 @@ export interface Waiting {
   held_ms: number;
   /** A stream says so often that it waits. */
   comment_ms: number;
+  /** A client that takes no bytes for so long is cut off. */
+  stall_ms: number;
   /** For requests that have not begun to be answered. */
   room: WaitingRoom;
   line: WaitingLine;
