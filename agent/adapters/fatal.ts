@@ -13,15 +13,21 @@ export interface FatalSign extends Pick<RecordedFailure, 'what' | 'try' | 'optio
   line: string;
 }
 
-/** The first line that says that going on is of no use: what follows it are its consequences. Pure. */
+/**
+ * The first line that says that going on is of no use, and why: what follows it are its consequences. Else the first
+ * that says only that. Pure.
+ */
 export function fatalSign(lines: readonly string[]): FatalSign | undefined {
+  let unexplained: FatalSign | undefined;
   for (const line of lines) {
     const found = failureIn(readLogLine(line).text);
     if (found?.scope === undefined) continue;
     const { scope, what, option } = found;
-    return { scope, what, try: found.try, line: line.trim(), option };
+    const sign: FatalSign = { scope, what, try: found.try, line: line.trim(), option };
+    if (!found.consequence) return sign;
+    unexplained ??= sign;
   }
-  return undefined;
+  return unexplained;
 }
 
 /** What a line without the prefixes of loggers is a record of. */

@@ -299,6 +299,7 @@ const device: readonly RecordedFailure[] = [
   {
     scope: 'device',
     what: 'the device failed, and ggml says no more',
+    consequence: true,
     test: /\.cuh?:\d+: (CUDA|ROCm|MUSA) error$/,
     try: look_at_device,
   },

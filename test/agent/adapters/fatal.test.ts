@@ -147,6 +147,10 @@ describe('last lines of engines', () => {
     expect(of('out of memory')).toMatchObject({ scope: 'process', line: 'CUDA error: out of memory' });
     expect(of('uncorrectable ECC error encountered')!.what).toContain('cannot be corrected');
     expect(of('unspecified launch failure')!.line).toBe('CUDA error: unspecified launch failure');
+    // Earlier versions abort in their first line.
+    const earlier = fatalSign([abort, 'CUDA error: an illegal memory access was encountered']);
+    expect(earlier!.line).toBe('CUDA error: an illegal memory access was encountered');
+    expect(fatalSign([abort])).toMatchObject({ scope: 'device', line: abort });
   });
 
   test('the first sign is the cause of the others', () => {
