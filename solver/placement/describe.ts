@@ -121,7 +121,7 @@ function splitWords({ device_count, nodes, lender, lent }: PlacementOption): str
   const onNode = device_count / nodes;
   const devices = `${onNode} ${onNode === 1 ? 'device' : 'devices'}`;
   if (lender && lent && !lent.isAlike)
-    return `, each with ${devices} on one node, and ${onNode} × ${lender.devices.model} on each of ${nodes - 1} of ${lender.node_kind}`;
+    return `, each with ${devices} on one node, and ${onNode} × ${lender.devices.model} on each of ${nodes - 1} node(s) of ${lender.node_kind}`;
   return `, each with ${devices} on each of ${nodes} nodes`;
 }
 
@@ -283,7 +283,7 @@ function isBoundedByMemory(
 }
 
 /** Lenders that make a pipeline slower by more than that are told of. */
-const slowdown_told = 2;
+const slowdown_told = 1.5;
 
 /** What a person should know of a model's placement before it is deployed. */
 export function placementWarnings(

@@ -4,7 +4,7 @@ import { checkPlacement } from '../../../solver/placement/check.ts';
 import { place } from '../../../solver/placement/placement.ts';
 import { stagesPerNode } from '../../../spec/launch.ts';
 import { deploymentSchema } from '../../../spec/model-yaml.ts';
-import { type NodeKindOffer, type Placement, unitsOfJob } from '../../../spec/plan.ts';
+import { type NodeKindOffer, type Placement, type PlacementModel, unitsOfJob } from '../../../spec/plan.ts';
 import { ask, cpus, gguf, gpus } from './support.ts';
 
 const nodes = (count: number) => {
@@ -163,6 +163,67 @@ describe('a replica over several jobs', () => {
         const { tpot_ms } = plan.models[0]!.groups[0]!.predicted!;
         const alone = place(ask([gguf('cut', '8b')], [first])).models[0]!.groups[0]!.predicted!;
         expect(tpot_ms).toBeGreaterThan(alone.tpot_ms);
+      });
+
+      it('warns where they make it much slower, and says whose network it is predicted with', () => {
+        const processors = cpus('Xeon-8480+', 2, ['avx512_bf16'], { tier: 'scavenger', cpus: 4 });
+        const linked = { ...first, interconnect: 'infiniband' as const };
+        const model = gguf('cut', '8b', { ...two, tier: 'stable' });
+        const plan = place(ask([model], [linked, { ...processors, interconnect: 'ethernet' }]));
+        expect(plan.warnings.join()).toMatch(
+          /its stages on Xeon-8480\+ \(xeon-8480\+\) make each batch take [\d.]+ times as long as stages on A100-80GB alone/,
+        );
+        expect(plan.models[0]!.reasons.join()).toMatch(/predicted with ethernet/);
+        const fast = place(ask([model], [linked, { ...first, node_kind: 'alike', tier: 'scavenger' }]));
+        expect(fast.warnings.join()).not.toContain('times as long');
+      });
+
+      it('is cut for processors with fewer cores as for another device, though they have one name', () => {
+        const cores = (count: number, facts: Partial<NodeKindOffer>): NodeKindOffer => {
+          const kind = cpus('Xeon-8480+', 1, ['avx512_bf16'], { cpus: count, ...facts });
+          return { ...kind, devices: { ...kind.devices, cores: count } };
+        };
+        const layers = (lender: NodeKindOffer): number[] => {
+          const model = gguf('cut', '8b', { ...two, tier: 'stable' });
+          const question = ask([model], [cores(48, { node_kind: 'own' }), lender]);
+          const plan = place(question);
+          expect(checkPlacement(question, plan)).toEqual([]);
+          const [unit] = plan.launches[0]!.units;
+          return unit!.stages!.map(({ begin, end }) => Math.floor((end - begin) / 2));
+        };
+        const scavenger = { node_kind: 'other', tier: 'scavenger' as const };
+        const even = layers(cores(48, scavenger));
+        expect(Math.abs(even[0]! - even[1]!)).toBeLessThan(4);
+        const few = layers(cores(6, scavenger));
+        expect(few[0]! - few[1]!).toBeGreaterThan(8);
+      });
+
+      it('is not cut by what its stages took on devices of another kind', () => {
+        const model = gguf('cut', '8b', { ...two, tier: 'stable' });
+        const cutWith = (seen: PlacementModel['seen']) =>
+          place(ask([{ ...model, seen }], [first, small])).launches[0]!.units[0]!.stages!;
+        const fresh = cutWith(undefined);
+        const stages = fresh.map((cut, at) => ({ ...cut, compute_s: at === 0 ? 0.01 : 0.04 }));
+        const of = { node_kind: first.node_kind, engine: 'native' as const, tensor: 1, pipeline: 2, stages };
+        // As two nodes of its own kind took it, and as another lender.
+        expect(cutWith([of])).toEqual(fresh);
+        expect(cutWith([{ ...of, lender: 'other' }])).toEqual(fresh);
+        expect(cutWith([{ ...of, lender: small.node_kind }])[0]!.end).toBeGreaterThan(fresh[0]!.end);
+      });
+
+      it('leaves the smaller device room for the KV that is wanted, where a cut does', () => {
+        const asked = { ...two, tier: 'stable', context_tokens: 8192, max_sequences: 16 };
+        const [unit] = place(ask([gguf('cut', '70b', asked)], [first, small])).launches[0]!.units;
+        expect(unit!.kv_tokens).toBe(16 * 8192);
+      });
+
+      it('is lent nothing by nodes that its first job takes', () => {
+        const pool = { id: 'all', nodes: 1 };
+        const twin = { ...first, node_kind: 'twin', tier: 'scavenger' as const, pool };
+        const model = gguf('cut', '8b', { ...two, tier: 'stable' });
+        const plan = place(ask([model], [{ ...first, pool }, twin, small]));
+        expect(plan.unplaced).toEqual([]);
+        expect(plan.launches[1]!.node_kind).toBe(small.node_kind);
       });
 
       it('keeps its stages: none of them moves to a device of the other kind', () => {
