@@ -143,11 +143,11 @@ export class TensorLoading {
         this.#moved_at = performance.now();
         return false;
       }
-      this.#giveUp();
+      const still_writing = !this.#giveUp();
       throw new HpcserveError('E_POOL_LOAD', {
         what: `${path} is not read on`,
         because: `no byte came in ${stall_ms / 1000} s: its disk or filesystem hangs`,
-        details: { still_writing: counters.active > 0 },
+        details: { still_writing },
       });
     }
     // Threads may have ended since.
@@ -171,8 +171,7 @@ export class TensorLoading {
 
   /** @returns whether all threads have let go of it: if not, they may still write to the places of the tensors */
   cancel(): boolean {
-    this.#giveUp();
-    return this.#counters.active === 0;
+    return this.#giveUp();
   }
 
   /** What no peer could bring is read from the file. @returns whether there is any */
@@ -195,16 +194,24 @@ export class TensorLoading {
     this.#peers = this.#fetching?.close() ?? [];
   }
 
-  #giveUp(): void {
-    this.#counters.stop();
+  /** @returns whether all threads have let go of it */
+  #giveUp(): boolean {
+    const counters = this.#counters;
+    counters.stop();
     this.#fetching?.stop();
     const until = performance.now() + 1000;
-    while (this.#counters.active > 0 && performance.now() < until)
-      this.#counters.wait(this.#counters.active, wait_ms);
+    let { active } = counters;
+    while (active > 0 && performance.now() < until) {
+      counters.wait(active, wait_ms);
+      active = counters.active;
+    }
     this.#share?.end();
     this.#endPeers();
+    // Whoever is told of the load only now enters, too, and leaves again without a unit: the count is not asked again.
+    const let_go = active === 0;
     // A thread that hangs in a read still has the file in its hands.
-    if (this.#counters.active === 0) this.#source.close();
+    if (let_go) this.#source.close();
+    return let_go;
   }
 
   #report(): void {
