@@ -44,8 +44,8 @@ export interface SentPrompt {
   readonly uncached_tokens: number;
   readonly queued_tokens: number;
   readonly sent_ms: number;
-  /** Whether its first token shows; one that does not is over when it should be. */
-  readonly streams: boolean;
+  /** Whose first token does not show: over when it should be, or with its answer. Absent: it shows. */
+  readonly unseen?: UnseenPrefill;
   state: 'pending' | 'begun';
 }
 
@@ -89,18 +89,24 @@ class FadingRatio {
   }
 }
 
+/** Tokens of a prompt that are to be computed, at the latest until then. */
+interface UnseenPrefill {
+  tokens: number;
+  until_ms: number;
+}
+
 class ReplicaPrefills {
   readonly #speed = new FadingRatio();
   #streamed_tokens = 0;
   /** Of requests whose first token nobody sees, the first to be over first. */
-  #unseen: { until_ms: number; tokens: number }[] = [];
+  readonly #unseen = new Set<UnseenPrefill>();
   #unseen_tokens = 0;
 
   pending_tokens(now_ms: number): number {
-    let over = 0;
-    while (over < this.#unseen.length && this.#unseen[over]!.until_ms <= now_ms)
-      this.#unseen_tokens -= this.#unseen[over++]!.tokens;
-    if (over > 0) this.#unseen.splice(0, over);
+    for (const prefill of this.#unseen) {
+      if (prefill.until_ms > now_ms) break;
+      this.takeUnseen(prefill);
+    }
     return this.#streamed_tokens + this.#unseen_tokens;
   }
 
@@ -108,16 +114,24 @@ class ReplicaPrefills {
     return this.#speed.value;
   }
 
-  add(tokens: number, until_ms: number | undefined): void {
-    if (until_ms === undefined) this.#streamed_tokens += tokens;
-    else {
-      this.#unseen.push({ until_ms, tokens });
-      this.#unseen_tokens += tokens;
-    }
+  add(tokens: number): void {
+    this.#streamed_tokens += tokens;
   }
 
   take(tokens: number): void {
     this.#streamed_tokens = Math.max(0, this.#streamed_tokens - tokens);
+  }
+
+  addUnseen(prefill: UnseenPrefill): void {
+    this.#unseen.add(prefill);
+    this.#unseen_tokens += prefill.tokens;
+  }
+
+  /** Whoever has its answer has had its first token. */
+  takeUnseen(prefill: UnseenPrefill): void {
+    if (!this.#unseen.delete(prefill)) return;
+    // Sums of fractions are not to drift where nothing is left.
+    this.#unseen_tokens = this.#unseen.size === 0 ? 0 : this.#unseen_tokens - prefill.tokens;
   }
 
   measured(tokens: number, seconds: number): void {
@@ -198,15 +212,20 @@ export class ModelPrefixes {
       view.prefills.get(session_id) ?? {};
     const uncached_tokens = Math.max(0, view.tokens - (view.held_tokens.get(session_id) ?? 0));
     const queued_tokens = pending_tokens + uncached_tokens;
-    const over_ms = now_ms + (1000 * queued_tokens) / tokens_per_s;
-    this.#prefillsOf(session_id).add(uncached_tokens, streams ? undefined : over_ms);
+    const prefills = this.#prefillsOf(session_id);
+    const of = { session_id, units: prompt.units, uncached_tokens, queued_tokens, sent_ms: now_ms };
     if (kv_tokens > 0) {
       const per_block = this.#units_per_block * this.tokens_per_unit;
       this.#tree.setCapacity(session_id, Math.floor(kv_tokens / per_block));
     }
     this.#tree.insert(session_id, prompt.blocks, now_ms);
-    const { units } = prompt;
-    return { session_id, units, uncached_tokens, queued_tokens, sent_ms: now_ms, streams, state: 'pending' };
+    if (streams) {
+      prefills.add(uncached_tokens);
+      return { ...of, state: 'pending' };
+    }
+    const unseen = { tokens: uncached_tokens, until_ms: now_ms + (1000 * queued_tokens) / tokens_per_s };
+    prefills.addUnseen(unseen);
+    return { ...of, unseen, state: 'pending' };
   }
 
   /** An engine has told the tokens of a prompt. @param block_tokens of the blocks of which engines tell */
@@ -231,7 +250,7 @@ export class ModelPrefixes {
   began(sent: SentPrompt, now_ms: number): void {
     if (sent.state !== 'pending') return;
     this.#leave(sent);
-    if (!sent.streams) return;
+    if (sent.unseen) return;
     const seconds = (now_ms - sent.sent_ms) / 1000;
     this.#prefills.get(sent.session_id)?.measured(sent.queued_tokens, seconds);
     if (sent.queued_tokens >= sample_tokens_min && seconds > 0) this.#speeds.add(sent.queued_tokens, seconds);
@@ -252,7 +271,9 @@ export class ModelPrefixes {
 
   #leave(sent: SentPrompt): void {
     sent.state = 'begun';
-    if (sent.streams) this.#prefills.get(sent.session_id)?.take(sent.uncached_tokens);
+    const prefills = this.#prefills.get(sent.session_id);
+    if (sent.unseen) prefills?.takeUnseen(sent.unseen);
+    else prefills?.take(sent.uncached_tokens);
   }
 
   #prefillsOf(session_id: string): ReplicaPrefills {

@@ -79,6 +79,22 @@ describe('what is known of prompts', () => {
     expect(pending(320)).toBe(0);
   });
 
+  it('has no prompt left to compute whose answer came whole, and sooner than it should', () => {
+    const prefixes = knowledge();
+    const prompt = promptOf(1, 100);
+    const send = (now_ms: number) =>
+      prefixes.sent('a', prompt, prefixes.view(prompt, now_ms), { now_ms, streams: false, kv_tokens: 0 });
+    const first = send(0);
+    const second = send(1);
+    const pending_tokens = (): number => prefixes.view(prompt, 2).prefills.get('a')!.pending_tokens;
+    expect(pending_tokens()).toBe(first.uncached_tokens + second.uncached_tokens);
+    prefixes.ended(second, undefined);
+    expect(pending_tokens()).toBe(first.uncached_tokens);
+    prefixes.began(first, 2);
+    prefixes.ended(first, undefined);
+    expect(pending_tokens()).toBe(0);
+  });
+
   it('holds no more for a replica than its KV cache does', () => {
     const prefixes = knowledge();
     for (let turn = 0; turn < 10; turn++) {
