@@ -149,7 +149,7 @@ export class OpenAiHandler {
     const known = { request, response, request_id, endpoint: endpoints.get(path)!, translation };
     const refusal = this.#refusal();
     if (refusal) sendError(response, refusal, request_id);
-    else this.#receive({ ...known, key, time_ms: Date.now(), began_ms: performance.now() });
+    else this.#receive(grown(known, { key, time_ms: Date.now(), began_ms: performance.now() }));
     const giveUp = (): void => collected.destroy();
     signal.addEventListener('abort', giveUp);
     return collected.answer.finally(() => signal.removeEventListener('abort', giveUp));
@@ -166,7 +166,7 @@ export class OpenAiHandler {
     }
     const key = keyOf(request, this.#services.keys);
     if (key) {
-      this.#receive({ ...known, key, time_ms, began_ms });
+      this.#receive(grown(known, { key, time_ms, began_ms }));
       return;
     }
     // Another gateway may just have made it. Until that is known, the body is not read.
@@ -177,7 +177,7 @@ export class OpenAiHandler {
     lookForKey(request, this.#services).then(
       (found) => {
         if (!found) refuse(keyError(request));
-        else if (!response.destroyed) this.#receive({ ...known, key: found, time_ms, began_ms });
+        else if (!response.destroyed) this.#receive(grown(known, { key: found, time_ms, began_ms }));
       },
       (thrown: unknown) => refuse(HpcserveError.from(thrown)),
     );
@@ -202,7 +202,7 @@ export class OpenAiHandler {
     limits.admit(key, isSmall, (refusal, reservation) => {
       if (response.destroyed) limits.release(reservation);
       else if (refusal) this.#refuse(arrival, refusal);
-      else this.#readBody({ ...arrival, reservation, hold: bodies.hold(key.id) });
+      else this.#readBody(grown(arrival, { reservation, hold: bodies.hold(key.id) }));
     });
   }
 
@@ -263,7 +263,7 @@ export class OpenAiHandler {
           start(admitted, scan);
           return;
         }
-        this.#translated({ ...admitted, translation }, body).then(
+        this.#translated(admitted, translation, body).then(
           (said) => {
             if (response.destroyed) return;
             if (said.body === body) start(said.admitted, scan);
@@ -279,10 +279,10 @@ export class OpenAiHandler {
 
   /** A request in another API as replicas understand it; where all of its model's do anyway, as it is. */
   async #translated(
-    admitted: Admitted & { translation: Translation },
+    admitted: Admitted,
+    { dialect, client, response }: Translation,
     body: Buffer,
   ): Promise<{ admitted: Admitted; body: Buffer }> {
-    const { dialect, client, response } = admitted.translation;
     const asked = objectOf(JSON.parse(body.toString()), 'body');
     const { router, kept } = this.#services;
     const store = dialect.kept && kept.responses && new ResponseStore(kept.responses, admitted.key.id);
@@ -292,7 +292,7 @@ export class OpenAiHandler {
     const isSpoken =
       dialect.isSpokenBy && engines.length > 0 && engines.every((one) => dialect.isSpokenBy!(one));
     if (isSpoken && !isKept && earlier_id === undefined)
-      return { admitted: { ...admitted, response: client }, body };
+      return { admitted: Object.assign({}, admitted, { response: client }), body };
     const earlier =
       earlier_id === undefined ? undefined : await store!.find(earlier_id, 'previous_response_id');
     const context = {
@@ -303,7 +303,7 @@ export class OpenAiHandler {
     };
     const { endpoint, body: said, answer } = await dialect.read(asked, context);
     response.answerBy(answer);
-    return { admitted: { ...admitted, endpoint }, body: Buffer.from(JSON.stringify(said)) };
+    return { admitted: Object.assign({}, admitted, { endpoint }), body: Buffer.from(JSON.stringify(said)) };
   }
 
   /** Tokens of a chat's prompt, by a replica that the key may use; undefined where none tells. */
@@ -323,8 +323,8 @@ export class OpenAiHandler {
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */
-  #open({ hold, ...arrival }: Admitted, scan: RequestScan): Opened {
-    const { key, endpoint, request } = arrival;
+  #open(admitted: Admitted, scan: RequestScan): Opened {
+    const { key, endpoint, request, hold } = admitted;
     const parsed = parseRequest(scan, endpoint.dialect);
     requireModel(key, parsed.model);
     const filter = this.#filters.of(key.settings, request.headers);
@@ -333,10 +333,8 @@ export class OpenAiHandler {
     const tokens = Math.min(prompt_tokens + answers_tokens, held_tokens_max);
     const counts_only = request.headers[headers.usage] === 'counts';
     const release = (): void => hold.release();
-    return {
-      of: { ...arrival, parsed, filter, prompt_tokens_max: prompt_tokens, counts_only, release },
-      tokens,
-    };
+    const known = { parsed, filter, prompt_tokens_max: prompt_tokens, counts_only, release };
+    return { of: grown(admitted, known), tokens };
   }
 
   #relay(accepted: AcceptedRequest): void {
@@ -382,6 +380,14 @@ export class OpenAiHandler {
     if (this.#draining) return new HpcserveError('E_GATEWAY_DRAINING', { what: 'this gateway is stopping' });
     return this.#services.ledger.failure;
   }
+}
+
+/**
+ * A request of which more is known now. It is the same object: V8 gives each `{ ...request, more }` a hidden class of
+ * its own, so that wherever such an object is read its members are looked up by name (half of a request's time).
+ */
+function grown<T extends object, M extends object>(request: T, more: M): T & M {
+  return Object.assign(request, more);
 }
 
 function translationOf(dialect: Dialect, client: TranslationClient, request_id: string): Translation {

@@ -204,7 +204,7 @@ export class Stage {
     if (routingOut) {
       const narrowed = shape.last_rows_only;
       const rows = narrowed ? order.rows : batch.segments.reduce((sum, segment) => sum + segment.rows, 0);
-      result.routing = { ...routingOut, rows, narrowed };
+      result.routing = { rows, narrowed, ...routingOut };
     }
     return result;
   }

@@ -69,7 +69,7 @@ export function decodeBatchMeta(meta: Uint8Array): BatchMeta {
   const commands = many(9, () => readCommand(reader));
   const segments = many(segment_bytes_min, () => readSegment(reader));
   if (!reader.ended) throw damaged('something follows its segments');
-  return { ...times, damaged: ids, commands, segments };
+  return { damaged: ids, commands, segments, ...times };
 }
 
 /** Writes the times of a stage into the meta of a batch that goes on. */

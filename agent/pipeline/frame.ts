@@ -79,10 +79,10 @@ export function allocateFrame(
   view.setUint32(16, meta.length, true);
   view.setUint32(20, 4 * n_floats, true);
   return {
-    ...header,
     bytes,
     meta: bytes.subarray(frame_header_bytes, frame_header_bytes + meta.length),
     payload: new Float32Array(bytes.buffer, begin, n_floats),
+    ...header,
   };
 }
 

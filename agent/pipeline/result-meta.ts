@@ -79,7 +79,7 @@ export function decodeResult(meta: Uint8Array, payload: Float32Array): ResultMet
     return segment;
   });
   if (!reader.ended || at !== payload.length) throw damaged('something follows its segments');
-  return { ...times, damaged: ids, segments };
+  return { damaged: ids, segments, ...times };
 }
 
 function writeToken(writer: ByteWriter, { token, logprob, top }: SampledToken): void {

@@ -229,8 +229,8 @@ function optionOn(
   const finest = pipeline < stages_max ? finestOf(way, taken, question, defaults) : undefined;
   if (pipeline < stages_max) reasons.push(stagesReason(pipeline, stages_max, deviceCount, finest));
   reasons.push(...describeParsers(model, engine));
-  const option: PlacementOption = {
-    ...way,
+  // Not spread: V8 11 gives each `{ ...way, more }` a hidden class of its own, and the search reads all options.
+  const option: PlacementOption = Object.assign({}, way, {
     precision: precision.precision,
     steps_down: precision.steps_down,
     weight_bytes: precision.weight_bytes,
@@ -244,7 +244,7 @@ function optionOn(
       max_sequences: sequencesOf(model, engine, memory, defaults),
       batched_tokens: spec.prefill_chunk_tokens ?? defaults.batched_tokens,
     },
-  };
+  });
   if (cut !== undefined) option.stages = cut.cuts;
   if (finest !== undefined) option.finest = finest;
   if (lender !== undefined && lent !== undefined) {

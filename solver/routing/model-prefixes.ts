@@ -44,8 +44,8 @@ export interface SentPrompt {
   readonly uncached_tokens: number;
   readonly queued_tokens: number;
   readonly sent_ms: number;
-  /** Whose first token does not show: over when it should be, or with its answer. Absent: it shows. */
-  readonly unseen?: UnseenPrefill;
+  /** Whose first token does not show: over when it should be, or with its answer. Undefined: it shows. */
+  readonly unseen: UnseenPrefill | undefined;
   state: 'pending' | 'begun';
 }
 
@@ -213,19 +213,17 @@ export class ModelPrefixes {
     const uncached_tokens = Math.max(0, view.tokens - (view.held_tokens.get(session_id) ?? 0));
     const queued_tokens = pending_tokens + uncached_tokens;
     const prefills = this.#prefillsOf(session_id);
-    const of = { session_id, units: prompt.units, uncached_tokens, queued_tokens, sent_ms: now_ms };
+    const until_ms = now_ms + (1000 * queued_tokens) / tokens_per_s;
+    const unseen = streams ? undefined : { tokens: uncached_tokens, until_ms };
+    if (unseen) prefills.addUnseen(unseen);
+    else prefills.add(uncached_tokens);
     if (kv_tokens > 0) {
       const per_block = this.#units_per_block * this.tokens_per_unit;
       this.#tree.setCapacity(session_id, Math.floor(kv_tokens / per_block));
     }
     this.#tree.insert(session_id, prompt.blocks, now_ms);
-    if (streams) {
-      prefills.add(uncached_tokens);
-      return { ...of, state: 'pending' };
-    }
-    const unseen = { tokens: uncached_tokens, until_ms: now_ms + (1000 * queued_tokens) / tokens_per_s };
-    prefills.addUnseen(unseen);
-    return { ...of, unseen, state: 'pending' };
+    const { units } = prompt;
+    return { session_id, units, uncached_tokens, queued_tokens, sent_ms: now_ms, unseen, state: 'pending' };
   }
 
   /** An engine has told the tokens of a prompt. @param block_tokens of the blocks of which engines tell */
