@@ -14,7 +14,8 @@ export interface NvmlGpu {
   /** `00000000:17:00.0`. */
   pci_bus_id: string;
   mig_enabled: boolean;
-  mig_slices: NvmlMigSlice[];
+  /** In NVML's order. A slice that does not answer is undefined, and keeps its place. */
+  mig_slices: (NvmlMigSlice | undefined)[];
 }
 
 export interface NvmlMigSlice {
@@ -199,6 +200,8 @@ function describeGpu(nvml: Nvml, index: number, device: unknown, warnings: strin
   const pci: [{ busId: string }] = [{ busId: '' }];
   nvml.check('nvmlDeviceGetPciInfo_v3', nvml.pci(device, pci));
   const mig_slices = migSlices(nvml, index, device, warnings);
+  if (mig_slices?.length === 0)
+    warnings.push(`GPU ${index}: it is in MIG mode and has no slice for this job`);
   return {
     index,
     name: textOf(nvml, 'nvmlDeviceGetName', nvml.name, device),
@@ -217,7 +220,7 @@ function migSlices(
   gpu_index: number,
   device: unknown,
   warnings: string[],
-): NvmlMigSlice[] | undefined {
+): NvmlGpu['mig_slices'] | undefined {
   const current: [number] = [0];
   const pending: [number] = [0];
   const mode = nvml.migMode(device, current, pending);
@@ -225,7 +228,7 @@ function migSlices(
   nvml.check('nvmlDeviceGetMigMode', mode);
   const most: [number] = [0];
   nvml.check('nvmlDeviceGetMaxMigDeviceCount', nvml.migCount(device, most));
-  const slices: NvmlMigSlice[] = [];
+  const slices: NvmlGpu['mig_slices'] = [];
   for (let index = 0; index < most[0]; index++) {
     const handle: [unknown] = [null];
     const status = nvml.migHandle(device, index, handle);
@@ -240,7 +243,7 @@ function migSlices(
         memory_bytes: memoryOf(nvml, handle[0]),
       };
     });
-    if (slice) slices.push(slice);
+    slices.push(slice);
   }
   return slices;
 }

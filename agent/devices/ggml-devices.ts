@@ -10,7 +10,8 @@ import type { NodeDevice } from './node-device.ts';
  * the list does: a vendor's own comes before Vulkan in ggml's order.
  *
  * A process of CUDA enumerates one MIG slice and no device beside it, so that the list lacks the others of a node with
- * slices: each is the only one that its worker sees.
+ * slices: each is the only one that its worker sees. What CUDA or ROCm lists and no driver does (a GPU none of whose
+ * slices answers, say) is left out: no variable would show it to a worker and no other device.
  */
 export function withGgmlDevices(
   devices: readonly NodeDevice[],
@@ -22,13 +23,18 @@ export function withGgmlDevices(
     const same = listed.filter((each) => isSame(device, each));
     for (const each of same) unmatched.delete(each);
     const own = same.find(({ name }) => narrowed(device).test(name));
-    const other = same.find(({ name }) => !/^(CUDA|ROCm)\d+$/.test(name));
+    const other = same.find(({ name }) => !isNarrowed(name));
     if (own) return { ...device, ggml_device: own.name.replace(/\d+$/, '0') };
     if (seesOne && device.visibility_variable === 'CUDA_VISIBLE_DEVICES')
       return { ...device, ggml_device: 'CUDA0' };
     return other ? { ...device, ggml_device: other.name } : device;
   });
-  return [...known, ...[...unmatched].map(onlyOfGgml)];
+  return [...known, ...[...unmatched].filter(({ name }) => !isNarrowed(name)).map(onlyOfGgml)];
+}
+
+/** Whether a variable says which of its backend's devices a process sees. */
+function isNarrowed(name: string): boolean {
+  return /^(CUDA|ROCm)\d+$/.test(name);
 }
 
 function isSlice({ description, visibility_variable }: NodeDevice): boolean {

@@ -39,7 +39,7 @@ export function withCoresOfNvidia(
   return devices.map((device) => {
     const { uuid } = device.description;
     const gpu = gpus.find(
-      (each) => each?.uuid === uuid || each?.mig_slices.some((slice) => slice.uuid === uuid),
+      (each) => each?.uuid === uuid || each?.mig_slices.some((slice) => slice?.uuid === uuid),
     );
     const pci_bus_id = gpu && busId(gpu.pci_bus_id);
     return { ...device, pci_bus_id, near_cores: gpu && nearCores(gpu.pci_bus_id) };

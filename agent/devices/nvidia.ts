@@ -1,10 +1,12 @@
-import type { NvmlGpu } from '../../native/nvml.ts';
+import type { NvmlGpu, NvmlMigSlice } from '../../native/nvml.ts';
 import type { NodeDevice } from './node-device.ts';
 
 /**
  * The GPUs and MIG slices that CUDA would show this job, in its order: `CUDA_VISIBLE_DEVICES` as Slurm sets it
  * (indices, GPU-… or MIG-… UUIDs or their unambiguous beginnings); without it, all. As in CUDA, the first entry
- * that names nothing ends the list; one that may name a GPU which does not answer is left out.
+ * that names nothing ends the list; one that may name a GPU or slice which does not answer is left out.
+ *
+ * A GPU in MIG mode computes in its slices alone: where none of them answers, nothing of it is a device.
  *
  * @param gpus those this process may open, in PCI order; undefined for one that does not answer
  */
@@ -12,9 +14,8 @@ export function nvidiaDevices(gpus: ListedGpus, visible: string | undefined): No
   if (visible === undefined) {
     return gpus.flatMap((gpu, position) => {
       if (!gpu) return [];
-      return gpu.mig_slices.length > 0
-        ? gpu.mig_slices.map((slice) => migDevice(gpu, position, slice))
-        : [gpuDevice(gpu, position, String(position))];
+      if (!gpu.mig_enabled) return [gpuDevice(gpu, position, String(position))];
+      return gpu.mig_slices.flatMap((slice) => (slice ? [migDevice(gpu, position, slice)] : []));
     });
   }
   const devices: NodeDevice[] = [];
@@ -28,30 +29,47 @@ export function nvidiaDevices(gpus: ListedGpus, visible: string | undefined): No
 
 type ListedGpus = readonly (NvmlGpu | undefined)[];
 
-/** Whether an entry that names none of the GPUs that answer may name one that does not: that one's UUID is unknown. */
+/** Whether an entry that names nothing that answers may name what does not: that one's UUID is unknown. */
 function mayBeAway(gpus: ListedGpus, entry: string): boolean {
-  if (/^\d+$/.test(entry)) return Number(entry) < gpus.length && gpus[Number(entry)] === undefined;
-  return /^(GPU|MIG)-./.test(entry) && gpus.includes(undefined);
+  const position = /^\d+$/.test(entry) ? Number(entry) : gpuByUuid(gpus, entry);
+  if (position !== undefined) {
+    const gpu = gpus[position];
+    return position < gpus.length && (gpu === undefined || hasSilentSlice(gpu));
+  }
+  if (/^GPU-./.test(entry)) return gpus.includes(undefined);
+  return /^MIG-./.test(entry) && gpus.some((gpu) => gpu === undefined || hasSilentSlice(gpu));
+}
+
+function hasSilentSlice({ mig_slices }: NvmlGpu): boolean {
+  return mig_slices.includes(undefined);
 }
 
 function named(gpus: ListedGpus, entry: string): NodeDevice | undefined {
-  if (/^\d+$/.test(entry)) {
-    const gpu = gpus[Number(entry)];
-    if (!gpu) return undefined;
-    // CUDA shows the first slice of a GPU in MIG mode that is named as a whole.
-    const slice = gpu.mig_slices[0];
-    return slice ? migDevice(gpu, Number(entry), slice) : gpuDevice(gpu, Number(entry), entry);
-  }
+  if (/^\d+$/.test(entry)) return whole(gpus, Number(entry), entry);
   if (entry.startsWith('MIG-')) {
     for (const [position, gpu] of gpus.entries()) {
-      const slice = gpu?.mig_slices.find((candidate) => candidate.uuid === entry);
+      const slice = gpu?.mig_slices.find((candidate) => candidate?.uuid === entry);
       if (gpu && slice) return migDevice(gpu, position, slice);
     }
     return undefined;
   }
+  const position = gpuByUuid(gpus, entry);
+  return position === undefined ? undefined : whole(gpus, position, entry);
+}
+
+/** @returns its position; undefined where none of those that answer, or several of them, have a UUID that begins so */
+function gpuByUuid(gpus: ListedGpus, entry: string): number | undefined {
   if (!entry.startsWith('GPU-')) return undefined;
   const [match, ...others] = gpus.filter((gpu) => gpu?.uuid.startsWith(entry));
-  return match && others.length === 0 ? gpuDevice(match, gpus.indexOf(match), entry) : undefined;
+  return match && others.length === 0 ? gpus.indexOf(match) : undefined;
+}
+
+/** What CUDA shows where a GPU is named: of one in MIG mode the first slice, and nothing where that is silent. */
+function whole(gpus: ListedGpus, position: number, token: string): NodeDevice | undefined {
+  const gpu = gpus[position];
+  if (!gpu?.mig_enabled) return gpu && gpuDevice(gpu, position, token);
+  const [slice] = gpu.mig_slices;
+  return slice && migDevice(gpu, position, slice);
 }
 
 /** @param position among the GPUs this process may open, in PCI order: what CUDA calls it */
@@ -70,8 +88,8 @@ function gpuDevice(gpu: NvmlGpu, position: number, token: string): NodeDevice {
   };
 }
 
-/** By number, CUDA shows the first slice of a GPU and no other. */
-function migDevice(gpu: NvmlGpu, position: number, slice: NvmlGpu['mig_slices'][number]): NodeDevice {
+/** By number, CUDA shows the first slice of a GPU and no other: none has a number where that one does not answer. */
+function migDevice(gpu: NvmlGpu, position: number, slice: NvmlMigSlice): NodeDevice {
   const device: NodeDevice = {
     description: {
       kind: 'mig',

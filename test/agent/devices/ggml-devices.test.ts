@@ -79,6 +79,11 @@ describe('devices of a node and ggml’s', () => {
       description: { kind: 'gpu', model: 'a Vulkan0', memory_bytes: 2e9 },
     });
   });
+
+  test('that only CUDA or ROCm list, such as one whose slices are silent, are left out: no worker would see them', () => {
+    const found = [listed('CUDA0', '0000:17:00.0'), listed('CUDA1', '0000:2a:00.0'), listed('ROCm0')];
+    expect(names(withGgmlDevices([nvidia(0, '0000:17:00.0')], found))).toEqual(['CUDA0']);
+  });
 });
 
 test('a device that another worker of the user holds is taken last', () => {

@@ -1,6 +1,6 @@
 /* Stands in for libnvidia-ml where there is no NVIDIA driver: the same functions with the same layouts, for the
-   test of native/nvml.ts. One whole GPU, one of another job, one sliced by MIG; with LOST, the first has fallen off the
-   bus, and a slice of the last does not say what memory it has. */
+   test of native/nvml.ts. One whole GPU, one of another job, one sliced by MIG. With LOST, the first has fallen off the
+   bus; the slice SILENT of the last (3 and 5 are there) does not say what memory it has; with EMPTY it has no slices. */
 #include <stdint.h>
 #include <string.h>
 #include <stdio.h>
@@ -12,6 +12,10 @@ typedef struct {
   char bus_id[32];
 } pci_t;
 enum { success = 0, not_supported = 3, no_permission = 4, not_found = 6, lost = 15, unknown = 999 };
+
+#ifndef SILENT
+#define SILENT -1
+#endif
 
 static int started;
 static char handles[8];
@@ -58,9 +62,7 @@ int nvmlDeviceGetUUID(void *handle, char *uuid, uint32_t bytes) {
   return success;
 }
 int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
-#ifdef LOST
-  if (number(handle) == 5) return unknown;
-#endif
+  if (number(handle) == SILENT) return unknown;
   memory->total = number(handle) < 3 ? 150754820096ull : 18790481920ull;
   memory->free = memory->used = 1;
   return success;
@@ -81,6 +83,9 @@ int nvmlDeviceGetMigMode(void *handle, uint32_t *current, uint32_t *pending) {
 int nvmlDeviceGetMaxMigDeviceCount(void *handle, uint32_t *count) { (void)handle; *count = 3; return success; }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, uint32_t index, void **mig) {
   (void)handle;
+#ifdef EMPTY
+  return not_found;
+#endif
   if (index == 1) return not_found;
   *mig = handles + 3 + index;
   return success;

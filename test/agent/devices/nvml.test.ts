@@ -20,6 +20,27 @@ function listGpus(folder: string): unknown {
   return JSON.parse(output);
 }
 
+/** What a job finds on its node in such a process: what names each device to a worker, and what was not to be asked. */
+function discover(folder: string, visible?: string): unknown {
+  const code = `import { discoverDevices } from ${JSON.stringify(new URL('../agent/devices/discover.js', built).href)};
+    const told = ({ visibility_token, visibility_number }) => [visibility_token, visibility_number ?? null];
+    const { gpu, mig, warnings } = discoverDevices({ units: [] }, 0, process.env);
+    console.log(JSON.stringify({ gpu: gpu.map(told), mig: mig.map(told), warnings }));`;
+  const env = { ...process.env, LD_LIBRARY_PATH: folder, CUDA_VISIBLE_DEVICES: visible };
+  return JSON.parse(
+    execFileSync(process.execPath, ['--input-type=module', '-e', code], { env, encoding: 'utf8' }),
+  );
+}
+
+/** A library of NVML's layout in a folder of its own. */
+async function double(...defined: string[]): Promise<AsyncDisposable & { path: string }> {
+  const scratch = await scratchFolder();
+  const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
+  const library = join(scratch.path, 'libnvidia-ml.so.1');
+  execFileSync('cc', ['-shared', '-fPIC', ...defined.map((name) => `-D${name}`), '-o', library, source]);
+  return scratch;
+}
+
 /** What a meter of these GPUs reads, four times, in such a process. */
 function meter(folder: string, uuids: readonly string[]): unknown {
   const devices = uuids.map((uuid) => ({ kind: 'gpu', model: 'H200', memory_bytes: 1, isa: [], uuid }));
@@ -37,9 +58,7 @@ function meter(folder: string, uuids: readonly string[]): unknown {
 
 describe.skipIf(needs !== '')(`NVML${needs}`, () => {
   test('lists GPUs this job may open, and the slices of those in MIG mode', async () => {
-    await using scratch = await scratchFolder();
-    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
-    execFileSync('cc', ['-shared', '-fPIC', '-o', join(scratch.path, 'libnvidia-ml.so.1'), source]);
+    await using scratch = await double();
     const gpu = { name: 'NVIDIA H200', memory_bytes: 150_754_820_096, compute_capability: '9.0' };
     const slice = { name: 'NVIDIA H200 MIG 1g.18gb', memory_bytes: 18_790_481_920 };
     expect(listGpus(scratch.path)).toEqual({
@@ -68,25 +87,47 @@ describe.skipIf(needs !== '')(`NVML${needs}`, () => {
     });
   });
 
-  test('what does not answer is left out and told; a GPU of that kind keeps its place', async () => {
-    await using scratch = await scratchFolder();
-    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
-    const library = join(scratch.path, 'libnvidia-ml.so.1');
-    execFileSync('cc', ['-shared', '-fPIC', '-DLOST', '-o', library, source]);
+  test('what does not answer is told, and keeps its place: GPUs and slices', async () => {
+    await using scratch = await double('LOST', 'SILENT=5');
     expect(listGpus(scratch.path)).toEqual({
       gpus: [
         null,
-        expect.objectContaining({ uuid: 'GPU-2', mig_slices: [expect.objectContaining({ index: 0 })] }),
+        expect.objectContaining({ uuid: 'GPU-2', mig_slices: [expect.objectContaining({ index: 0 }), null] }),
       ],
       warnings: ['GPU 0: GPU is lost (15)', 'MIG slice 2 of GPU 2: Unknown Error (999)'],
     });
   });
 
+  test('a slice that does not answer gives its number to no other, and ends no list', async () => {
+    await using scratch = await double('SILENT=3');
+    const warnings = ['MIG slice 0 of GPU 2: Unknown Error (999)'];
+    // By number, CUDA shows the first slice of a GPU: the silent one.
+    expect(discover(scratch.path)).toEqual({ gpu: [['0', '0']], mig: [['MIG-5', null]], warnings });
+    expect(discover(scratch.path, 'MIG-3,MIG-5')).toEqual({ gpu: [], mig: [['MIG-5', null]], warnings });
+    // CUDA counts the GPUs that the job may open: GPU 2 is its second.
+    for (const whole of ['1,0', 'GPU-2,GPU-0'])
+      expect(discover(scratch.path, whole)).toMatchObject({ gpu: [[whole.split(',')[1], '0']], mig: [] });
+  });
+
+  test('behind slices that answer, a silent one changes nothing', async () => {
+    await using scratch = await double('SILENT=5');
+    const warnings = ['MIG slice 2 of GPU 2: Unknown Error (999)'];
+    expect(discover(scratch.path, 'MIG-5,MIG-3,0')).toEqual({
+      gpu: [['0', '0']],
+      mig: [['MIG-3', '1']],
+      warnings,
+    });
+    expect(discover(scratch.path, 'GPU-2')).toMatchObject({ gpu: [], mig: [['MIG-3', '1']] });
+  });
+
+  test('a GPU in MIG mode without slices is no device', async () => {
+    await using scratch = await double('EMPTY');
+    const warnings = ['GPU 2: it is in MIG mode and has no slice for this job'];
+    expect(discover(scratch.path)).toEqual({ gpu: [['0', '0']], mig: [], warnings });
+  });
+
   test('a driver that is installed and does not work says so', async () => {
-    await using scratch = await scratchFolder();
-    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
-    const library = join(scratch.path, 'libnvidia-ml.so.1');
-    execFileSync('cc', ['-shared', '-fPIC', '-DBROKEN', '-o', library, source]);
+    await using scratch = await double('BROKEN');
     expect(listGpus(scratch.path)).toEqual({
       name: 'NvmlError',
       message: 'nvmlInit_v2: Unknown Error (999)',
@@ -94,9 +135,7 @@ describe.skipIf(needs !== '')(`NVML${needs}`, () => {
   });
 
   test('the energy of GPUs is counted from the start of the agent, and asked once a second at most', async () => {
-    await using scratch = await scratchFolder();
-    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
-    execFileSync('cc', ['-shared', '-fPIC', '-o', join(scratch.path, 'libnvidia-ml.so.1'), source]);
+    await using scratch = await double();
     const first = { joules: 3, at_ms: 1000 };
     expect(meter(scratch.path, ['GPU-0', 'GPU-2'])).toEqual({
       readings: [first, first, { joules: 6, at_ms: 2000 }, { joules: 9, at_ms: 3000 }],
@@ -108,10 +147,7 @@ describe.skipIf(needs !== '')(`NVML${needs}`, () => {
   });
 
   test('a GPU without such a counter says so', async () => {
-    await using scratch = await scratchFolder();
-    const source = fileURLToPath(new URL('nvml-double.c', import.meta.url));
-    const library = join(scratch.path, 'libnvidia-ml.so.1');
-    execFileSync('cc', ['-shared', '-fPIC', '-DOLD_GPU', '-o', library, source]);
+    await using scratch = await double('OLD_GPU');
     expect(meter(scratch.path, ['GPU-0'])).toMatchObject({
       because: 'nvmlDeviceGetTotalEnergyConsumption: Something (3)',
     });
