@@ -15,7 +15,7 @@ import type { BodyMemory } from './body-memory.ts';
 import { callerOf, requireOperator } from './caller.ts';
 import { dashboardRoutes } from './dashboard/routes.ts';
 import { deploymentRows } from './deployment-rows.ts';
-import { deviceReports } from './device-reports.ts';
+import { deviceReports, sleeperReports } from './device-reports.ts';
 import { ollamaModelRoutes } from './dialects/ollama/models.ts';
 import type { GatewayGossip } from './gateway-gossip.ts';
 import { errorCodeHeader, errorEnvelope } from './http-error.ts';
@@ -246,7 +246,10 @@ function adminRoutes(app: FastifyInstance, services: ApiServices): void {
   keyRoutes(app, services);
   usageRoutes(app, services);
   orderRoutes(app, services, onRequest);
-  app.get('/hpcserve/v1/devices', { onRequest }, async () => ({ devices: await deviceReports(table) }));
+  app.get('/hpcserve/v1/devices', { onRequest }, async () => {
+    const [devices, engines] = await Promise.all([deviceReports(table), sleeperReports(table)]);
+    return { devices, engines };
+  });
   app.get('/hpcserve/v1/processes', { onRequest }, async () => services.processes());
   app.get('/hpcserve/v1/table', { onRequest }, async () => ({
     sessions: sessionRows(table, services.mesh),

@@ -1,4 +1,4 @@
-import type { DeviceDescription } from '../spec/session-record.ts';
+import type { DeviceDescription, SessionRecord } from '../spec/session-record.ts';
 import { agentPaths } from '../spec/wire.ts';
 import type { RoutingTable } from './routing/table.ts';
 import type { SessionLink } from './session-link.ts';
@@ -20,6 +20,28 @@ interface DeviceRow {
   error?: string;
 }
 
+/** A wrapped engine that may sleep, and what its agent says of it. */
+interface SleeperRow extends Omit<DeviceRow, 'report' | 'error'> {
+  /** A `SleepReport`, passed on as it came. */
+  report: unknown;
+}
+
+/** Asks the agents of all wrapped engines that this gateway reaches. Agents of earlier versions do not say. */
+export async function sleeperReports(table: RoutingTable<SessionLink>): Promise<SleeperRow[]> {
+  const asked = table.sessions().flatMap(({ record, reachable, replicas }) => {
+    const link = replicas[0]?.session;
+    if (!link || !reachable || record.metadata.role !== 'engine') return [];
+    const row = rowOf(record);
+    return [
+      link.ask(agentPaths.sleep, answer_ms).then(
+        (report): SleeperRow[] => (report === null ? [] : [{ ...row, report }]),
+        (): SleeperRow[] => [],
+      ),
+    ];
+  });
+  return (await Promise.all(asked)).flat();
+}
+
 /** Asks the workers of all devices that this gateway reaches, at once, over their sessions. */
 export function deviceReports(table: RoutingTable<SessionLink>): Promise<DeviceRow[]> {
   const links = table.sessions().flatMap(({ record, reachable, replicas }) => {
@@ -28,10 +50,7 @@ export function deviceReports(table: RoutingTable<SessionLink>): Promise<DeviceR
   });
   return Promise.all(
     links.map(async ({ record, reachable, link }): Promise<DeviceRow> => {
-      const { node, site, deployment, job_id, devices } = record.metadata;
-      const row: DeviceRow = { session_id: record.session_id, node, site, devices };
-      if (deployment !== undefined) row.deployment = deployment;
-      if (job_id !== undefined) row.job_id = job_id;
+      const row = rowOf(record);
       if (!reachable) return { ...row, error: 'the session cannot be reached' };
       try {
         return { ...row, report: await link.ask(agentPaths.device, answer_ms) };
@@ -40,4 +59,12 @@ export function deviceReports(table: RoutingTable<SessionLink>): Promise<DeviceR
       }
     }),
   );
+}
+
+function rowOf({ session_id, metadata }: SessionRecord): Omit<DeviceRow, 'report' | 'error'> {
+  const { node, site, deployment, job_id, devices } = metadata;
+  const row: DeviceRow = { session_id, node, site, devices };
+  if (deployment !== undefined) row.deployment = deployment;
+  if (job_id !== undefined) row.job_id = job_id;
+  return row;
 }

@@ -7,6 +7,8 @@ export const agentPaths = {
   drain: '/hpcserve/v1/drain',
   /** Of a device worker's session: a `DeviceReport`. */
   device: '/hpcserve/v1/device',
+  /** Of a wrapped engine's session: a `SleepReport`; null where it never sleeps. */
+  sleep: '/hpcserve/v1/sleep',
   /** The same: what of it others need to know to place requests, a `SharedDeviceView`. */
   sharing: '/hpcserve/v1/sharing',
   /** The same: a `MoveAway`, by which the requests of a model go on elsewhere and its instance rests. */

@@ -8,6 +8,7 @@ import {
 import { type AwakeTurn, nextAwake } from '../../solver/sharing/awake-turn.ts';
 import { type Slo, sloOf, type TimedRequest } from '../../solver/sharing/slo.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ToldSleep } from '../../spec/sleep-report.ts';
 import { canSleep } from '../../spec/sleeping-engine.ts';
 import type { TurnsReport } from '../../spec/turns-report.ts';
 import type { AnswerTimes } from './answer-times.ts';
@@ -49,6 +50,10 @@ interface Member {
   waiting: Waiter[];
   /** Longest that waking took lately, the sleep before it included. */
   change_ms: number;
+  /** What waking took last; undefined: it never slept. */
+  wake_ms: number | undefined;
+  /** While it is put to sleep or woken. */
+  changes: 'falls asleep' | 'wakes' | undefined;
   awake_since_ms: number;
   /** Requests that waited for a turn, and such as were refused for a promise. */
   waited: number;
@@ -72,6 +77,7 @@ interface Change {
 export interface TakenTurns {
   readonly asleep: boolean;
   readonly report: TurnsReport;
+  told(): ToldSleep;
   /**
    * Before a request is passed on: undefined where it can be now.
    * @param isCertain it is let in whatever was promised
@@ -133,6 +139,8 @@ export class DeviceTurns {
       taker,
       waiting: [],
       change_ms: assumed_change_ms,
+      wake_ms: undefined,
+      changes: undefined,
       awake_since_ms: performance.now(),
       waited: 0,
       refused: 0,
@@ -147,8 +155,11 @@ export class DeviceTurns {
         return turns.#awake !== own;
       },
       get report() {
-        const { waiting, waited, refused, change_ms } = own;
-        return { waiting: waiting.length, waited, refused, change_ms: Math.round(change_ms) };
+        return reportOf(own);
+      },
+      told: () => {
+        const { waiting, wake_ms, changes = turns.#awake === own ? 'awake' : 'asleep' } = own;
+        return { state: changes, waiting: waiting.length, wake_ms, turns: reportOf(own) };
       },
       enter: (isCertain) => this.#enter(own, isCertain),
       leave: () => this.#leave(own),
@@ -269,17 +280,21 @@ export class DeviceTurns {
       if (!this.#members.includes(next)) return;
       await this.#layDown(change);
       const woken_ms = performance.now();
+      next.changes = 'wakes';
       await next.taker.wake();
       this.#awake = next;
       next.awake_since_ms = performance.now();
       next.change_ms = Math.max(next.awake_since_ms - change.free_ms!, next.change_ms / 2);
+      next.changes = undefined;
+      next.wake_ms = Math.round(next.awake_since_ms - woken_ms);
       next.taker.onChange();
-      const wake_ms = Math.round(next.awake_since_ms - woken_ms);
-      this.#log.info({ unit: next.taker.unit, wake_ms, because }, 'it is awake: its turn on the device');
+      const { unit } = next.taker;
+      this.#log.info({ unit, wake_ms: next.wake_ms, because }, 'it is awake: its turn on the device');
       letAll(next);
     } catch (error) {
       refuseAll(next, (error as Error).message);
     } finally {
+      next.changes = undefined;
       end();
     }
   }
@@ -294,12 +309,15 @@ export class DeviceTurns {
     if (!awake || this.#awake !== awake) return;
     // From here on it counts as asleep: to wake one that is awake does no harm.
     this.#awake = undefined;
+    awake.changes = 'falls asleep';
     try {
       await awake.taker.sleep();
     } catch (error) {
       // Whether it sleeps now, nobody knows: whoever is woken next finds out.
       const { unit } = awake.taker;
       this.#log.warn({ unit, reason: (error as Error).message }, 'it was not put to sleep');
+    } finally {
+      awake.changes = undefined;
     }
     awake.taker.onChange();
   }
@@ -340,6 +358,10 @@ export function turnsOf(groups: readonly UnitGroup[], log: AgentLog): Map<UnitGr
     found.set(group, known ?? new DeviceTurns(log));
   }
   return found;
+}
+
+function reportOf({ waiting, waited, refused, change_ms }: Member): TurnsReport {
+  return { waiting: waiting.length, waited, refused, change_ms: Math.round(change_ms) };
 }
 
 function giveUp({ waiting }: Member, waiter: Waiter): void {

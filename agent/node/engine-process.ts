@@ -5,6 +5,7 @@ import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
+import type { SleepReport, ToldSleep } from '../../spec/sleep-report.ts';
 import type { TurnsReport } from '../../spec/turns-report.ts';
 import {
   type AdapterContext,
@@ -50,6 +51,12 @@ const keep_alive_s_default = 300;
 
 const never = new Promise<never>(() => undefined);
 
+/** What lets requests wait for an engine that sleeps. */
+interface Sleeper {
+  wake(isCertain: boolean): Waking | undefined;
+  told(): ToldSleep;
+}
+
 /** One start of a wrapped engine. */
 export class EngineProcess implements ServingProcess {
   readonly engine: string;
@@ -75,7 +82,7 @@ export class EngineProcess implements ServingProcess {
   readonly #load_times: LoadTimes;
   /** As its command line begins, the site's prefix included. */
   #program: string | undefined;
-  #sleep: { wake(isCertain: boolean): Waking | undefined } | undefined;
+  #sleep: Sleeper | undefined;
   /** Of several engines on its device; see `DeviceTurns`. */
   #turns: TakenTurns | undefined;
   #has_served = false;
@@ -122,6 +129,22 @@ export class EngineProcess implements ServingProcess {
 
   get turns(): TurnsReport | undefined {
     return this.#turns?.report;
+  }
+
+  sleepReport(): SleepReport | undefined {
+    if (!this.#sleep || !this.upstream) return undefined;
+    const { group, traffic } = this.#context;
+    const told = this.#sleep.told();
+    const { name: model, slo } = this.#unit.model;
+    const report: SleepReport = {
+      model,
+      engine: this.engine,
+      device: `${this.#unit.device_kind} ${group.first_device}`,
+      ...told,
+      running: Math.max(0, traffic.in_flight - told.waiting),
+    };
+    if (Object.keys(slo).length > 0) report.slo = slo;
+    return report;
   }
 
   wake(isCertain: boolean): Waking | undefined {
@@ -252,11 +275,7 @@ export class EngineProcess implements ServingProcess {
     }
   }
 
-  #sleeping(
-    paths: SleepPaths,
-    upstream: Upstream,
-    signal: AbortSignal,
-  ): { wake(isCertain: boolean): Waking | undefined } {
+  #sleeping(paths: SleepPaths, upstream: Upstream, signal: AbortSignal): Sleeper {
     const { sharing, traffic, log, turns: onDevice } = this.#context;
     const { slo } = this.#unit.model;
     if (onDevice) {
@@ -273,7 +292,7 @@ export class EngineProcess implements ServingProcess {
         },
       });
       this.#turns = turns;
-      return { wake: (isCertain) => turns.enter(isCertain) };
+      return { wake: (isCertain) => turns.enter(isCertain), told: () => turns.told() };
     }
     const after_ms = 1000 * (sharing?.keep_alive_s ?? keep_alive_s_default);
     const sleep = new EngineSleep({ paths, after_ms, upstream, traffic, unit: this.#unit.unit, log });

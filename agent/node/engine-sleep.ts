@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { SleepState, ToldSleep } from '../../spec/sleep-report.ts';
 import type { SleepPaths } from '../adapters/adapter.ts';
 import { fetchText } from './engine-request.ts';
 import type { AgentLog } from './log.ts';
@@ -40,6 +41,9 @@ export class EngineSleep {
   #asleep = false;
   /** While it falls asleep or wakes; never rejects. */
   #changing: Promise<void> | undefined;
+  #changes_to: keyof SleepPaths = 'wake';
+  #waiting = 0;
+  #wake_ms: number | undefined;
   #asked_ms = performance.now();
 
   constructor(options: SleepOptions) {
@@ -72,7 +76,19 @@ export class EngineSleep {
   wake(): Waking | undefined {
     this.#asked_ms = performance.now();
     // It is woken in any case: nobody else waits for its device.
-    return this.#asleep || this.#changing ? { awake: this.#awake(), withdraw: () => undefined } : undefined;
+    if (!this.#asleep && !this.#changing) return undefined;
+    this.#waiting++;
+    const awake = this.#awake().finally(() => this.#waiting--);
+    return { awake, withdraw: () => undefined };
+  }
+
+  told(): ToldSleep {
+    return { state: this.#state, waiting: this.#waiting, wake_ms: this.#wake_ms };
+  }
+
+  get #state(): SleepState {
+    if (this.#changing) return this.#changes_to === 'sleep' ? 'falls asleep' : 'wakes';
+    return this.#asleep ? 'asleep' : 'awake';
   }
 
   async #awake(): Promise<void> {
@@ -88,11 +104,13 @@ export class EngineSleep {
         because: (error as Error).message,
       });
     }
-    log.info({ unit, wake_ms: Math.round(performance.now() - started_ms) }, 'it is awake again');
+    this.#wake_ms = Math.round(performance.now() - started_ms);
+    log.info({ unit, wake_ms: this.#wake_ms }, 'it is awake again');
   }
 
   async #change(to: keyof SleepPaths): Promise<void> {
     const { upstream, paths } = this.#options;
+    this.#changes_to = to;
     const done = changeSleep(upstream, paths, to).then(() => {
       this.#asleep = to === 'sleep';
     });

@@ -3,6 +3,7 @@ import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { SessionModel } from '../../spec/session-record.ts';
 import type { SiteSharing } from '../../spec/sharing-settings.ts';
+import type { SleepReport } from '../../spec/sleep-report.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { TurnsReport } from '../../spec/turns-report.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
@@ -71,6 +72,8 @@ export interface ServingProcess {
   readonly asleep?: boolean | undefined;
   /** Of its turns on a device that it shares so. */
   readonly turns?: TurnsReport | undefined;
+  /** Of an engine that may sleep; undefined while it does not serve. */
+  sleepReport?(): SleepReport | undefined;
   /** What its KV cache holds; absent where it does not say. */
   readonly blocks?: BlockFeed | undefined;
   /** Of a device worker: what moved to others and came from them with keys and values. */

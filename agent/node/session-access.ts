@@ -13,6 +13,7 @@ const operating: ReadonlySet<string> = new Set([
   agentPaths.state,
   agentPaths.drain,
   agentPaths.device,
+  agentPaths.sleep,
   agentPaths.sharing,
   agentPaths.move,
   agentPaths.refactor,

@@ -71,6 +71,8 @@ export function sessionRequestHandler(agent: SessionRequests) {
       unit
     )
       void report(unit, path, response);
+    else if (path === agentPaths.sleep && request.method === 'GET' && unit)
+      answerJson(response, 200, unit.sleepReport() ?? null);
     else if (isTensorPath(path) && unit?.state().engine === 'native') passOn(unit, request, response);
     else if (path === agentPaths.kv && request.method === 'POST' && unit?.state().engine === 'native')
       passOn(unit, request, response, { [headers.peer]: peer.session_id });

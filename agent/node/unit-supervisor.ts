@@ -6,6 +6,7 @@ import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import type { SessionMetadata, SessionModel } from '../../spec/session-record.ts';
+import type { SleepReport } from '../../spec/sleep-report.ts';
 import { clientPaths } from '../../spec/wire.ts';
 import { adapterOf } from '../adapters/index.ts';
 import { EnergyMeter } from '../devices/energy-meter.ts';
@@ -196,6 +197,11 @@ export class UnitSupervisor {
 
   loads(): ModelLoad[] {
     return this.#process?.loads(this.traffic.in_flight) ?? [];
+  }
+
+  /** Undefined where its engine does not serve, or never sleeps. */
+  sleepReport(): SleepReport | undefined {
+    return this.#process?.sleepReport?.();
   }
 
   state(): SessionState {

@@ -1,12 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Command, Option } from 'commander';
-import type { SharedDevice } from '../../control/gateway/admin.ts';
+import type { SharedDevice, SleepingEngine } from '../../control/gateway/admin.ts';
 import { readGranularityFile, type SeenPipeline } from '../../control/pipelines/granularity-file.ts';
 import type { DeviceReport } from '../../spec/device-report.ts';
 import { openAdmin } from '../admin-session.ts';
 import type { CliContext } from '../context.ts';
 import { deviceLines } from '../format/device-text.ts';
 import { granularityLines } from '../format/granularity-text.ts';
+import { sleepingLines } from '../format/sleeping-engines.ts';
 import { printable } from '../format/style.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
 import { parseSeconds } from '../parse-seconds.ts';
@@ -33,9 +34,10 @@ export function registerTop(command: Command, context: CliContext): void {
     .addHelpText(
       'after',
       `
-Asks the device workers of native models over the gateway; for who deployed it. Ctrl-C ends. With --json each look is
-one line. A promise is a model's slo in model.yaml (first token/each further one); headroom is how long the most
-urgent request can still wait for its next token. See docs/sharing.md.
+Asks the device workers of native models over the gateway, and the agents of wrapped engines that may sleep; for who
+deployed it. Ctrl-C ends. With --json each look is one line. A promise is a model's slo in model.yaml (first token/each
+further one); headroom is how long the most urgent request can still wait for its next token. See docs/sharing.md, and
+docs/lifetimes.md for engines that sleep.
 
 Examples:
   $ hpcserve top
@@ -47,11 +49,14 @@ Examples:
       const { layout } = openSite(context);
       let before = new Map<string, DeviceReport>();
       for (;;) {
-        const all = await admin.listDevices(context.signal);
-        const devices = all.filter(({ node }) => options.node === undefined || node === options.node);
+        const all = await admin.devicesAndEngines(context.signal);
+        const isAsked = ({ node }: { node: string }): boolean =>
+          options.node === undefined || node === options.node;
+        const devices = all.devices.filter(isAsked);
+        const engines = all.engines.filter(isAsked);
         const pipelines = readGranularityFile(layout);
-        if (context.json) context.out(JSON.stringify({ devices, pipelines }));
-        else show(context, devices, pipelines, before, options);
+        if (context.json) context.out(JSON.stringify({ devices, engines, pipelines }));
+        else show(context, { devices, engines, pipelines }, before, options);
         if (options.once) return;
         before = new Map(devices.flatMap(({ session_id, report }) => (report ? [[session_id, report]] : [])));
         await sleep(Math.max(500, options.interval * 1000), undefined, { signal: context.signal });
@@ -59,11 +64,16 @@ Examples:
     });
 }
 
+interface Look {
+  devices: readonly SharedDevice[];
+  engines: readonly SleepingEngine[];
+  pipelines: readonly SeenPipeline[];
+}
+
 /** On a terminal the screen is redrawn, cut to its height; elsewhere one look follows the other. */
 function show(
   context: CliContext,
-  devices: readonly SharedDevice[],
-  pipelines: readonly SeenPipeline[],
+  { devices, engines, pipelines }: Look,
   before: ReadonlyMap<string, DeviceReport>,
   { once, decisions }: TopOptions,
 ): void {
@@ -72,18 +82,20 @@ function show(
   const { cols, rows } = redraws
     ? windowSize()
     : { cols: textWidth(context), rows: Number.POSITIVE_INFINITY };
-  const lines = devices.flatMap((device, index) => [
-    ...(index > 0 ? [''] : []),
-    ...deviceLines(device, {
-      colour: context.colour && context.tty.stdout,
+  const colour = context.colour && context.tty.stdout;
+  const parts = devices.map((device) =>
+    deviceLines(device, {
+      colour,
       width: cols,
       decisions: Number(decisions),
       before: before.get(device.session_id),
     }),
-  ]);
+  );
+  parts.push(...sleepingLines(engines, { colour, width: cols }));
+  const lines = parts.flatMap((part, index) => (index > 0 ? ['', ...part] : part));
   for (const line of pipelines.flatMap((each) => granularityLines(each, context.now_ms())))
     lines.push(...wrap(printable(line), cols, 0));
-  if (devices.length === 0) lines.push('no device with native models is in the mesh');
+  if (parts.length === 0) lines.push('no device that models share is in the mesh');
   if (!redraws) {
     for (const line of lines) context.out(line);
     return;

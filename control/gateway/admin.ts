@@ -7,6 +7,7 @@ import { type ErrorCode, errorRegistry } from '../../spec/errors/registry.ts';
 import { type GatewayProcesses, gatewayProcessesSchema } from '../../spec/gateway-processes.ts';
 import { type KeyChanges, type KeySettings, keySettingsSchema } from '../../spec/key-settings.ts';
 import { type RefactorOutcome, type RefactorRequest, refactorOutcomeSchema } from '../../spec/refactor.ts';
+import { sleepReportSchema } from '../../spec/sleep-report.ts';
 import { askForText, type GatewayAddress, type GatewayAnswer, reasonOf } from './client.ts';
 
 const keySchema = z.object({
@@ -32,23 +33,25 @@ const keySchema = z.object({
 export type KeyFacts = z.infer<typeof keySchema>;
 const createdKeySchema = keySchema.extend({ key: z.string() });
 
+const deviceRowSchema = z.object({
+  session_id: z.string(),
+  node: z.string(),
+  site: z.string(),
+  deployment: z.string().optional(),
+  job_id: z.string().optional(),
+  devices: z.array(z.looseObject({ kind: z.string(), model: z.string(), emulated: z.string().optional() })),
+});
 const devicesSchema = z.object({
   devices: z.array(
-    z.object({
-      session_id: z.string(),
-      node: z.string(),
-      site: z.string(),
-      deployment: z.string().optional(),
-      job_id: z.string().optional(),
-      devices: z.array(
-        z.looseObject({ kind: z.string(), model: z.string(), emulated: z.string().optional() }),
-      ),
-      report: deviceReportSchema.optional(),
-      error: z.string().optional(),
-    }),
+    deviceRowSchema.extend({ report: deviceReportSchema.optional(), error: z.string().optional() }),
   ),
+  /** Absent: of a gateway of an earlier version. */
+  engines: z.array(deviceRowSchema.extend({ report: sleepReportSchema })).default([]),
 });
-export type SharedDevice = z.infer<typeof devicesSchema>['devices'][number];
+type ListedDevices = z.infer<typeof devicesSchema>;
+export type SharedDevice = ListedDevices['devices'][number];
+/** A wrapped engine that may sleep. */
+export type SleepingEngine = ListedDevices['engines'][number];
 
 const drainedSchema = z.object({
   agents: z.array(
@@ -143,8 +146,12 @@ export class GatewayAdmin {
 
   /** Devices that native models share, with what their workers say of them. */
   async listDevices(signal?: AbortSignal): Promise<SharedDevice[]> {
-    const answer = await this.#ask('GET', '/hpcserve/v1/devices', devicesSchema, undefined, signal);
-    return answer.devices;
+    return (await this.devicesAndEngines(signal)).devices;
+  }
+
+  /** The same, and wrapped engines that may sleep. */
+  devicesAndEngines(signal?: AbortSignal): Promise<ListedDevices> {
+    return this.#ask('GET', '/hpcserve/v1/devices', devicesSchema, undefined, signal);
   }
 
   /** The processes of the gateway itself. */

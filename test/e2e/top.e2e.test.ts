@@ -55,6 +55,6 @@ describe('hpcserve top', () => {
     for (const name of names) expect(stdout).toMatch(new RegExp(`^ {2}${name} +·/5000 ms`, 'm'));
     expect(stdout).toMatch(/^ {2}memory {2}[\d.]+ MiB = /m);
     const elsewhere = await home.run(['top', '--once', '--node', 'nowhere']);
-    expect(elsewhere.stdout).toBe('no device with native models is in the mesh\n');
+    expect(elsewhere.stdout).toBe('no device that models share is in the mesh\n');
   });
 });

@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 // Stands in for `vllm serve` on machines without it: answers by the rules that vLLM documents for its key and for sleep mode
 // (docs/features/sleep_mode.md there), and writes what happens to it to stdout, one word a line. A model named `deep` does
-// not wake; one named `mute` sleeps and answers that it failed. A chat takes VLLM_RULES_ANSWER_MS; `sleep amid` is one that
-// is cut short by sleep. Completions are as `vllm-protocol.mjs` has them.
+// not wake; one named `mute` sleeps and answers that it failed. A chat takes VLLM_RULES_ANSWER_MS, waking VLLM_RULES_WAKE_MS;
+// `sleep amid` is one that is cut short by sleep. Completions are as `vllm-protocol.mjs` has them.
 import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { VllmProtocol } from './vllm-protocol.mjs';
@@ -55,7 +55,7 @@ createServer(async (request, response) => {
   if (canSleep && asked === 'POST /wake_up') {
     say('wake');
     if (model === 'deep') return answer(500, { error: 'CUDA out of memory' });
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    await new Promise((resolve) => setTimeout(resolve, Number(process.env.VLLM_RULES_WAKE_MS ?? 50)));
     if (asleep) take();
     asleep = false;
     return response.writeHead(200).end();

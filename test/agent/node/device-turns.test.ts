@@ -6,7 +6,9 @@ import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import type { AgentState } from '../../../spec/agent-state.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
+import { sleepReportSchema } from '../../../spec/sleep-report.ts';
 import { agentPaths } from '../../../spec/wire.ts';
+import { gatewayOf } from '../../gateway/with-agents.ts';
 import { eventually } from '../../mesh/support.ts';
 import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { Site, unitOf } from '../support.ts';
@@ -65,6 +67,38 @@ test('three start one after the other, and each is woken when its turn comes; tw
     // Four requests at once are one turn, not four.
     expect(told.filter((line) => line === 'wake').length).toBeLessThanOrEqual(2);
   }
+}, 90_000);
+
+test('which one is awake, and who waits for another to wake, is told over the gateway', async () => {
+  await using site = await Site.open();
+  await using gateway = await gatewayOf(site);
+  await site.start(
+    ['one', 'two'].map(sleeping),
+    {},
+    { ...(await installed(site)), VLLM_RULES_WAKE_MS: '3000' },
+  );
+  await Promise.all(['one', 'two'].map((name) => gateway.untilServing(name, 1, 60_000)));
+  const told = async () => {
+    const answer = await gateway.admin('/hpcserve/v1/devices');
+    const { engines } = (await answer.json()) as { engines: { node: string; report: unknown }[] };
+    expect(engines.map(({ node }) => node)).toEqual(['n0', 'n0']);
+    return engines.map(({ report }) => sleepReportSchema.parse(report));
+  };
+  const first = await told();
+  expect(first.map(({ state }) => state).sort()).toEqual(['asleep', 'awake']);
+  expect(new Set(first.map(({ device }) => device))).toEqual(new Set(['cpu 0']));
+  const { model } = first.find(({ state }) => state === 'asleep')!;
+  const answer = site.ask(await site.serving(model), 'hello').then(({ body }) => body.text());
+  const wakes = await eventually(async () => {
+    const now = await told();
+    return now.some(({ state }) => state === 'wakes') ? now : undefined;
+  }, 'it wakes');
+  expect(wakes.find((one) => one.model === model)).toMatchObject({ state: 'wakes', running: 0, waiting: 1 });
+  expect(wakes.find((one) => one.model !== model)).toMatchObject({ state: 'asleep', waiting: 0 });
+  expect(JSON.parse(await answer).choices[0].message.content).toBe('awake');
+  const after = (await told()).find((one) => one.model === model)!;
+  expect(after).toMatchObject({ state: 'awake', waiting: 0, turns: { waited: 1, refused: 0 } });
+  expect(after.wake_ms).toBeGreaterThanOrEqual(3000);
 }, 90_000);
 
 test('one that ends leaves the device to the others, and comes back when it can', async () => {

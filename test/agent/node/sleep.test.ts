@@ -4,6 +4,8 @@ import { delimiter, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { test } from 'vitest';
+import { sleepReportSchema } from '../../../spec/sleep-report.ts';
+import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
 import { writeVllmSources } from '../adapters/vllm-sources.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
@@ -44,6 +46,13 @@ test.concurrent('sleeps when nobody asks, and is woken once for all that ask the
       20_000,
     );
   await sleepsAfter(0);
+  const state = async () => {
+    const { body } = await site.pool(record).request({ method: 'GET', path: agentPaths.sleep });
+    return sleepReportSchema.parse(await body.json());
+  };
+  // Its answer is on its way when it says so in its log.
+  await expect.poll(async () => (await state()).state).toBe('asleep');
+  expect(await state()).toMatchObject({ model: 'dozing', engine: 'vllm', running: 0, waiting: 0 });
   expect(await answers(5)).toEqual(Array(5).fill('awake'));
   const count = async (word: string) => (await words(agent)).filter((each) => each === word).length;
   // What the engine says is in its log a moment after its answer.
