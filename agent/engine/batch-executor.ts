@@ -48,6 +48,12 @@ export interface BatchExecutor {
   /** Of a pipeline: what its stages take. */
   readonly stages?: readonly StageTime[];
 
+  /**
+   * Takes memory for the results of batches with a sequence of so many tokens. Absent: nothing grows with that.
+   * @param rows of a batch at most
+   * @returns false where there is none
+   */
+  reserve?(tokens: number, rows: number): boolean;
   /** Copies the first rows of a block to another one. */
   copyRows(from_block: number, to_block: number, rows: number): void;
   /** @throws HpcserveError E_ENGINE_COMPUTE, E_ENGINE_NUMBERS, E_NATIVE_MEMORY, E_STAGE_* */

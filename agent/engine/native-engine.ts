@@ -5,7 +5,6 @@ import type {
   EngineStats,
   FinishReason,
   IterationPlan,
-  KvExhausted,
   ModelInfo,
   SequenceOutput,
   SequenceProgress,
@@ -27,12 +26,16 @@ import type { KvMemory } from './kv-memory.ts';
 import { kv_block_tokens } from './kv-storage.ts';
 import { openModelFile } from './model-file.ts';
 import { modelInfo } from './model-info.ts';
+import { takeNextBlocks } from './next-blocks.ts';
+import { isShortOfResults, longestOf, withoutResults } from './result-memory.ts';
 import { sampleToken } from './sample-token.ts';
 import type { SegmentOutput } from './segment-output.ts';
 import type { Sequence } from './sequence.ts';
-import { acceptSequence, blocksFor, byAge, elapsed_us, progressOf, tooBig } from './sequence-queue.ts';
+import { acceptSequence, blocksFor, elapsed_us, progressOf, tooBig } from './sequence-queue.ts';
 import type { Stage } from './stage.ts';
 import { WholeModel, wholeStage } from './whole-model.ts';
+
+type BatchCounts = Pick<StepReport, 'prefill_tokens' | 'decode_tokens'>;
 
 /**
  * The native engine: continuous batching over one stage that is a whole model, or over a pipeline of stages. Each
@@ -132,7 +135,7 @@ export class NativeEngine implements Engine, ChangingSequences {
     const started_ms = performance.now();
     this.#throwBroken();
     // Before anything else is done: a step that cannot be made leaves no trace.
-    const kv_exhausted = plan.decode ? this.#reserve() : undefined;
+    const kv_exhausted = plan.decode ? takeNextBlocks(this.#running, this.#blocks) : undefined;
     const nothing = { outputs: [], prefill_tokens: 0, decode_tokens: 0 };
     if (kv_exhausted) return { ...nothing, elapsed_us: elapsed_us(started_ms), kv_exhausted };
     const outputs: SequenceOutput[] = this.#cancelled
@@ -140,7 +143,7 @@ export class NativeEngine implements Engine, ChangingSequences {
       .map((id) => ({ id, finish: 'cancelled' as const }));
     outputs.push(...this.#untold.splice(0), ...this.#admit(plan.first));
     const overlapped = this.#submitted.length > 0;
-    const counted = this.#submit(plan);
+    const counted = this.#submitWhatFits(plan, outputs);
     if (plan.whole) while (this.#submitted.length > 0) this.#collect(outputs);
     else if (this.#mustCollect(plan)) this.#collect(outputs);
     const report: StepReport = { outputs, ...counted, elapsed_us: elapsed_us(started_ms) };
@@ -178,8 +181,7 @@ export class NativeEngine implements Engine, ChangingSequences {
   }
 
   close(): void {
-    for (const sequence of this.#running) this.#releaseKv(sequence);
-    this.#running.length = 0;
+    for (const sequence of this.#running.splice(0)) this.#releaseKv(sequence);
     this.#waiting.length = 0;
     this.#parked.clear();
     this.#executor.free();
@@ -202,8 +204,8 @@ export class NativeEngine implements Engine, ChangingSequences {
   }
 
   kvBytesOf(id: number): number {
-    const sequence = this.#running.find((candidate) => candidate.id === id);
-    return sequence?.kv ? this.#blocks.bytesOf(sequence.kv) : 0;
+    const { kv } = this.#running.find((candidate) => candidate.id === id) ?? {};
+    return kv ? this.#blocks.bytesOf(kv) : 0;
   }
 
   get parks_on_disk(): boolean {
@@ -379,6 +381,15 @@ export class NativeEngine implements Engine, ChangingSequences {
     return this.#executor.whole ?? this.#executor.stage;
   }
 
+  /** Of a batch: a chunk of prompts, and a row of each sequence that decodes. */
+  get #rows_max(): number {
+    return this.#prompt_rows_max + this.#options.max_sequences;
+  }
+
+  get #prompt_rows_max(): number {
+    return Math.min(this.#options.prefill_chunk_tokens, this.#whole.prompt_rows_max);
+  }
+
   /** Of the largest budget, whatever it is now. */
   get #kvTokensMax(): number {
     const tokens = Math.min(this.#options.kv_tokens, this.#executor.kv_tokens_max);
@@ -392,31 +403,37 @@ export class NativeEngine implements Engine, ChangingSequences {
     return { stage: this.#executor.stage, blocks: sequence.kv.blocks, tokens: sequence.n_computed };
   }
 
+  /** As `#submit`. Where there is no memory for its results, its longest sequence ends, with that for the reason. */
+  #submitWhatFits(plan: IterationPlan, outputs: SequenceOutput[]): BatchCounts {
+    for (;;)
+      try {
+        return this.#submit(plan);
+      } catch (error) {
+        const longest = isShortOfResults(error, this.#executor) && longestOf(this.#running);
+        if (!longest) throw error;
+        outputs.push(this.#finish(longest, withoutResults(longest), 'error'));
+      }
+  }
+
   /** The next batch sets out. @returns what is in it */
-  #submit(plan: IterationPlan): { prefill_tokens: number; decode_tokens: number } {
+  #submit(plan: IterationPlan): BatchCounts {
     const { depth } = this.#executor;
     const generating = this.#running.filter(({ n_generated }) => n_generated > 0).length;
     const decodes_max = plan.whole ? generating : Math.ceil(generating / depth);
-    const prompt_max = Math.min(this.#options.prefill_chunk_tokens, this.#whole.prompt_rows_max);
     const held = this.prompts_wait && this.decodes;
-    const batch = planBatch(
-      this.#running,
-      held ? { ...plan, prefill_tokens: 0 } : plan,
-      prompt_max,
-      decodes_max,
-    );
-    let prefill_tokens = 0;
-    let decode_tokens = 0;
-    if (batch.length === 0) return { prefill_tokens, decode_tokens };
+    const now = held ? { ...plan, prefill_tokens: 0 } : plan;
+    const batch = planBatch(this.#running, now, this.#prompt_rows_max, decodes_max);
+    const counts = { prefill_tokens: 0, decode_tokens: 0 };
+    if (batch.length === 0) return counts;
     this.#executor.submit(batch);
     this.#submitted.push(batch);
     for (const { sequence, segment } of batch) {
-      if (sequence.n_generated > 0 && segment.rows === 1) decode_tokens++;
-      else prefill_tokens += segment.rows;
+      if (sequence.n_generated > 0 && segment.rows === 1) counts.decode_tokens++;
+      else counts.prefill_tokens += segment.rows;
       // Whatever is computed behind these rows comes to every stage after them.
       sequence.n_computed += segment.rows;
     }
-    return { prefill_tokens, decode_tokens };
+    return counts;
   }
 
   /** No other batch can set out before one has come back. */
@@ -435,9 +452,8 @@ export class NativeEngine implements Engine, ChangingSequences {
       this.#unsubmit();
       return;
     }
-    const batch = this.#submitted.shift()!;
     const { segments, damaged } = came;
-    batch.forEach((planned, index) => {
+    this.#submitted.shift()!.forEach((planned, index) => {
       const { sequence } = planned;
       // It was cancelled meanwhile.
       if (!sequence.kv || damaged.includes(sequence.id)) return;
@@ -511,6 +527,11 @@ export class NativeEngine implements Engine, ChangingSequences {
         }
       }
       this.#waiting.shift();
+      if (this.#executor.reserve?.(sequence.tokens.length, this.#rows_max) === false) {
+        this.#blocks.release(list);
+        refused.push({ ...withoutResults(sequence), finish: 'error' });
+        continue;
+      }
       sequence.kv = list;
       sequence.n_computed = shared + this.#blocks.copyBeginning(list);
       sequence.cached_tokens ??= sequence.n_computed;
@@ -518,27 +539,6 @@ export class NativeEngine implements Engine, ChangingSequences {
       this.#running.push(sequence);
     }
     return refused;
-  }
-
-  /**
-   * A block for the next token of every sequence that decodes. The oldest may exceed the budget, so that something
-   * always ends. Sequences keep the blocks that they were given before one found none: each needs its own in any case.
-   */
-  #reserve(): KvExhausted | undefined {
-    const running = this.#running;
-    if (running.length === 0) return undefined;
-    const [oldest, youngest] = byAge(running);
-    for (const sequence of running) {
-      if (!sequence.decodes) continue;
-      const blocks = blocksFor(sequence.tokens.length);
-      if (this.#blocks.grow(sequence.kv!, blocks, sequence === oldest)) continue;
-      return {
-        id: sequence.id,
-        bytes: this.#blocks.missing_bytes(sequence.kv!, blocks),
-        youngest: youngest.id,
-      };
-    }
-    return undefined;
   }
 
   #preempt(sequence: Sequence): void {

@@ -102,6 +102,8 @@ export class Stage {
   readonly #attends_singly: boolean;
   readonly #graphs = new Map<string, KeptGraph>();
   #computeBytes = 0;
+  /** Of the longest sequence for whose batches there is memory, whatever else is in them; see `reserve`. */
+  #reserved_keys = 0;
 
   constructor(backend: Backend, file: ModelFile, options: StageOptions) {
     const { ggml } = backend;
@@ -172,6 +174,34 @@ export class Stage {
   /** Whether the last operator is the head, so that batches end as logits. */
   get givesLogits(): boolean {
     return this.operators.at(-1)?.kind === 'output';
+  }
+
+  /**
+   * Takes memory for the results of batches with a sequence of so many tokens, where its keys and values are gathered
+   * before they are attended: on devices, whose attention follows no block table. They are twice a row of the KV cache
+   * for each token, rounded up to a power of two, for one layer at a time, and the mask of a chunk beside them.
+   * @param rows of a batch at most
+   * @returns false where there is none: what was there before is gone, too, and is taken anew with the next batch
+   */
+  reserve(keys: number, rows: number): boolean {
+    const gathers = !this.#backend.addressable && this.#attends && this.#parts.attention === undefined;
+    if (!gathers || keys <= this.#reserved_keys) return true;
+    const count = Math.min(keys, rows);
+    // Two blocks at the same place: rows that do not lie side by side, wherever the sequence's own will be.
+    const longest: BatchSegment = {
+      past_tokens: keys - count,
+      rows: count,
+      blocks: [0, 0],
+      output: 'last',
+      logits: true,
+    };
+    const segments = this.#attends_singly ? singleRows(longest) : [longest];
+    const { graph, memory } = buildGraph(this.#parts, this.#shape(segments, outputOrder(segments)));
+    const reserved = this.#ggml.ggml_gallocr_reserve(this.#allocator, graph);
+    memory.free();
+    this.#followMemory();
+    if (reserved) this.#reserved_keys = capacity(keys);
+    return reserved;
   }
 
   /**
@@ -301,21 +331,27 @@ export class Stage {
     const placed =
       this.#ggml.ggml_gallocr_reserve(this.#allocator, built.graph) &&
       this.#ggml.ggml_gallocr_alloc_graph(this.#allocator, built.graph);
-    if (!placed)
+    this.#followMemory();
+    if (!placed) {
+      built.memory.free();
       throw new HpcserveError('E_NATIVE_MEMORY', {
         what: `no memory to compute a batch of ${shape.rows} rows`,
         try: 'lower prefill_chunk_tokens, or ask for more memory',
       });
-    const bytes = Number(this.#ggml.ggml_gallocr_get_buffer_size(this.#allocator, 0));
-    if (bytes !== this.#computeBytes) {
-      // The memory was made anew, larger: graphs that were placed in the old one are lost.
-      for (const graph of this.#graphs.values()) drop(graph);
-      this.#graphs.clear();
-      this.#computeBytes = bytes;
     }
     const kept = this.#mapInputs(built);
     this.#graphs.set(key, kept);
     return kept;
+  }
+
+  /** Where the memory was made anew, larger, or is gone, graphs that were placed in the old one are lost. */
+  #followMemory(): void {
+    const bytes = Number(this.#ggml.ggml_gallocr_get_buffer_size(this.#allocator, 0));
+    if (bytes === this.#computeBytes) return;
+    if (bytes < this.#computeBytes) this.#reserved_keys = 0;
+    for (const graph of this.#graphs.values()) drop(graph);
+    this.#graphs.clear();
+    this.#computeBytes = bytes;
   }
 
   #mapInputs(built: BuiltGraph): KeptGraph {

@@ -40,6 +40,10 @@ export class WholeModel implements BatchExecutor {
     return this.stage.kv.storage;
   }
 
+  reserve(tokens: number, rows: number): boolean {
+    return this.stage.reserve(tokens, rows);
+  }
+
   copyRows(from_block: number, to_block: number, rows: number): void {
     this.stage.kv.copyRows(from_block, to_block, rows);
   }
