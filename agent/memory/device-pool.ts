@@ -45,6 +45,11 @@ export interface PoolRange {
  * takes beside the pool; higher: for models.
  */
 const free_share = 0.9;
+/**
+ * Of what is free, a pool that was asked for takes as much at most. Backends take memory beside it, and end the process
+ * where there is none. Lower: pools are cut that would do; higher: a graph may find nothing beside the pool.
+ */
+const asked_share_max = 0.95;
 
 /** A page of a direct read. */
 const reservation_alignment_bytes = 4096;
@@ -93,7 +98,7 @@ export class DevicePool {
    * @throws HpcserveError E_NATIVE_MEMORY: not even a sixteenth of it
    */
   static largest(backend: Backend, options: DevicePoolOptions): DevicePool {
-    for (let { pool_bytes } = options; ; )
+    for (let pool_bytes = withRoomBeside(backend, options.pool_bytes); ; )
       try {
         const pool = new DevicePool(backend, { ...options, pool_bytes });
         if (pool_bytes < options.pool_bytes) pool.#cut = cutPool(pool, options.pool_bytes);
@@ -311,6 +316,15 @@ export class DevicePool {
   }
 }
 
+/** So much of a device, or less where that would leave nothing beside the pool. */
+function withRoomBeside(backend: Backend, pool_bytes: number): number {
+  if (backend.addressable) return pool_bytes;
+  const { free_bytes } = backend.memory();
+  // Of what is not there at all, the caller is told.
+  const isTight = pool_bytes > asked_share_max * free_bytes && pool_bytes <= free_bytes;
+  return isTight ? Math.floor(free_share * free_bytes) : pool_bytes;
+}
+
 /** Between two buffers: no region may lie in both. */
 const gap: PoolOwner = { kind: 'reserved', use: 'gap', model: '' };
 
@@ -327,7 +341,7 @@ function cutPool({ backend, memory }: DevicePool, asked_bytes: number): Hpcserve
     what: `the memory pool ${where} has ${gib(memory.bytes)} in place of ${gib(asked_bytes)}`,
     because: backend.addressable
       ? 'the kernel gave no more (vm.overcommit_memory, ulimit -v)'
-      : `others have memory of the device, which has ${gib(total_bytes)}`,
+      : `others have memory of the device, which has ${gib(total_bytes)}, or nothing would be left beside the pool`,
     try: backend.addressable
       ? 'make the pool smaller (sharing.pool_gb)'
       : 'see who has it (nvidia-smi, rocm-smi), end that, and start the replica again; or make the pool smaller (sharing.pool_gb)',

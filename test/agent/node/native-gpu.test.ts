@@ -11,6 +11,7 @@ import { model } from '../engine/support.ts';
 import { Site, unitOf } from '../support.ts';
 
 const deviceLost = fileURLToPath(new URL('device-lost.c', import.meta.url));
+const deviceShared = fileURLToPath(new URL('device-shared.c', import.meta.url));
 const { found, lacking } = vulkanDevice();
 /** Kernels are compiled on the cores that compute. */
 const serving_ms = 60_000;
@@ -36,6 +37,17 @@ function withoutRuntime(path: string): void {
   compile(join(runtime, 'libcudart.so.13'));
   compile(path, '-L', runtime, '-Wl,--no-as-needed', '-l:libcudart.so.13');
   rmSync(runtime, { recursive: true });
+}
+
+/** Of a worker on a device that somebody else uses, too. */
+function besideStranger(site: Site, left_bytes: number): Record<string, string> {
+  const library = join(site.folder, 'device-shared.so');
+  execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, deviceShared]);
+  return {
+    LD_PRELOAD: `${library}:libvulkan.so.1`,
+    DEVICE_LEFT_BYTES: String(left_bytes),
+    HPCSERVE_DEVICE_LOCKS: site.folder,
+  };
 }
 
 describe.skipIf(found === undefined)(
@@ -98,6 +110,69 @@ describe.skipIf(found === undefined)(
         );
       },
     );
+
+    test('have what a stranger leaves of the device, and say so; who finds no memory there is refused, and no other', async () => {
+      await using site = await Site.open();
+      const shared = besideStranger(site, 96 * 2 ** 20);
+      const long = { context_tokens: 65_536, kv_tokens: 65_536 };
+      const agent = await site.start(
+        [await gpuUnit(long)],
+        { native_library_dir },
+        { ...environment, ...shared },
+      );
+      const session = await site.serving('m', serving_ms);
+      await agent.stateWhere(
+        (state) =>
+          /the memory pool of llvmpipe.* has 0\.08 GiB in place of 0\.13 GiB.*others have memory of the device, which has/.test(
+            JSON.stringify(state.notices),
+          ),
+        'the smaller pool to be told',
+      );
+      const ask = async (tokens: number) => {
+        const { statusCode, headers, body } = await site.pool(session).request({
+          method: 'POST',
+          path: '/v1/completions',
+          headers: { 'content-type': 'application/json' },
+          body: JSON.stringify({
+            model: 'm',
+            prompt: Array(tokens).fill(7),
+            max_tokens: 4,
+            ignore_eos: true,
+          }),
+        });
+        return { statusCode, after: Number(headers['retry-after']), text: await body.text() };
+      };
+      // Its KV fits. What a chunk of it is computed in does not, neither in the pool nor beside it.
+      const refused = await ask(40_000);
+      expect([refused.statusCode, refused.text]).toEqual([
+        503,
+        expect.stringContaining('the device has no memory for what is computed of 40000 tokens'),
+      ]);
+      expect(refused.after).toBeGreaterThanOrEqual(1);
+      const answered = await ask(40);
+      expect([answered.statusCode, answered.text]).toEqual([
+        200,
+        expect.stringContaining('"completion_tokens":4'),
+      ]);
+      expect((await agent.state())!.sessions.flatMap(({ error }) => error ?? [])).toEqual([]);
+    });
+
+    test('end where a stranger leaves next to nothing of the device', async () => {
+      await using site = await Site.open();
+      const shared = besideStranger(site, 2 * 2 ** 20);
+      const agent = await site.start(
+        [await gpuUnit()],
+        { native_library_dir },
+        { ...environment, ...shared },
+      );
+      const { sessions } = await agent.stateWhere(
+        (state) => state.sessions.some(({ error }) => error),
+        'an error',
+      );
+      expect(JSON.stringify(sessions)).toMatch(
+        /E_NATIVE_MEMORY.*of memory for a pool on llvmpipe.*0\.00 GiB of its/,
+      );
+    });
 
     test('fail by name where the libraries have no such backend, do not load, or find no device', async () => {
       await using site = await Site.open();

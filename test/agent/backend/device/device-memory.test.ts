@@ -118,6 +118,11 @@ describe.skipIf(!isThere)(`the memory of a Vulkan device${lacking}`, () => {
       /llvmpipe.* has 0\.04 GiB in place of 0\.06 GiB[\s\S]*others have memory of the device/,
     );
     await cut.close();
+    // All of it would leave nothing for what the backend takes itself.
+    const tight = DevicePool.largest(beside(66 * mib), options);
+    expect(tight.memory.bytes).toBe(Math.ceil(Math.floor(0.9 * 66 * mib) / 256) * 256);
+    expect(tight.cut).toMatchObject({ code: 'E_NATIVE_MEMORY' });
+    await tight.close();
     expect(() => DevicePool.largest(beside(mib), options)).toThrow(/of memory for a pool on llvmpipe/);
   });
 });
