@@ -34,6 +34,8 @@ const deviceSuites: Readonly<Record<string, string>> = {
   'test/agent/device-worker/serving.test.ts': 'what a worker answers',
   'test/agent/device-worker/lifecycle.test.ts': 'models that are loaded, unloaded, suspended, and fail',
   'test/agent/device-worker/full-pool.test.ts': 'several models in a pool that is too small for all',
+  'test/agent/device-worker/sharing.test.ts':
+    'models that give way to others, rest, leave, and come back; promises where a device keeps a pace',
   'test/agent/device-worker/short-pools.test.ts': 'pools in which prompts find no room side by side',
   'test/agent/device-worker/compute/memory-pressure.test.ts':
     'requests that give way to others, and come back',
@@ -59,7 +61,8 @@ export async function runOnVulkan(filters: readonly string[], say: (line: string
   }
   const { found, lacking } = vulkanDevice();
   if (!found) throw new Error(`the device was made, and is not found:${lacking}`);
-  return runOnDevice({ name: 'Vulkan0', ...found }, filters);
+  const environment = { ...found.environment, HPCSERVE_TEST_SLOW_DEVICE: '1' };
+  return runOnDevice({ name: 'Vulkan0', ...found, environment }, filters);
 }
 
 interface TestedDevice {

@@ -200,7 +200,8 @@ export class Stage {
     const reserved = this.#ggml.ggml_gallocr_reserve(this.#allocator, graph);
     memory.free();
     this.#followMemory();
-    if (reserved) this.#reserved_keys = capacity(keys);
+    // A shorter one than a batch may be has fewer rows than a longer one of the same capacity.
+    if (reserved) this.#reserved_keys = keys < rows ? keys : capacity(keys);
     return reserved;
   }
 

@@ -8,11 +8,16 @@ import type { DeviceReport } from '../../../spec/device-report.ts';
 import { sharedDeviceViewSchema } from '../../../spec/device-view.ts';
 import { agentPaths, headers } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
+import { slow_device } from '../engine/test-backend.ts';
 import { tinyModel, WorkerHarness } from './support.ts';
 
 /** Every iteration takes at least this long, so that SLOs do not depend on the machine. */
 const step_ms = 20;
 const slow_step_ms = 50;
+const too_slow =
+  'it asks for a pace, or for hundreds of tokens, each of which may take tenths of a second here';
+/** Of what is tried on such a device, too. */
+const limit_ms = slow_device ? 600_000 : 60_000;
 let worker: WorkerHarness;
 beforeEach(() => {
   worker = new WorkerHarness();
@@ -53,7 +58,10 @@ async function paces(model: string, max_tokens: number): Promise<number[]> {
 }
 
 describe('a device that is shared', () => {
-  it('refuses what would break a promise, says when to come back, and serves what was promised nothing', async () => {
+  it('refuses what would break a promise, says when to come back, and serves what was promised nothing', async ({
+    skip,
+  }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure({}, { step_ms_min: step_ms });
     // A step of each: 2 × 20 ms and 10 % do not fit into 30 ms.
@@ -91,7 +99,10 @@ describe('a device that is shared', () => {
     ]);
   }, 60_000);
 
-  it('keeps the pace that it promised while models without a promise have more work than there is time', async () => {
+  it('keeps the pace that it promised while models without a promise have more work than there is time', async ({
+    skip,
+  }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure({}, { step_ms_min: step_ms });
     await worker.load({ name: 'promised', model_path: path, slo: { ttft_ms: 3000, tpot_ms: 80 } });
@@ -108,7 +119,8 @@ describe('a device that is shared', () => {
     for (const other of await Promise.all(others)) expect(other.length).toBeGreaterThan(10);
   }, 60_000);
 
-  it('serves a model that the device cannot serve within its SLO, as fast as it can', async () => {
+  it('serves a model that the device cannot serve within its SLO, as fast as it can', async ({ skip }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure({}, { step_ms_min: step_ms });
     await worker.load({ name: 'hasty', model_path: path, slo: { tpot_ms: 5 } });
@@ -122,7 +134,10 @@ describe('a device that is shared', () => {
     );
   });
 
-  it('parts of an answer that has begun are let in whatever they do: several choices, and one that is continued', async () => {
+  it('parts of an answer that has begun are let in whatever they do: several choices, and one that is continued', async ({
+    skip,
+  }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     await worker.configure({}, { step_ms_min: step_ms });
     await worker.load({ name: 'one', model_path: path, slo: { tpot_ms: 30 }, max_sequences: 2 });
@@ -131,7 +146,10 @@ describe('a device that is shared', () => {
     expect(JSON.parse(three.text).choices).toHaveLength(3);
   });
 
-  it('a profile is measured on first use and kept for the next worker; a broken file is measured again', async () => {
+  it('a profile is measured on first use and kept for the next worker; a broken file is measured again', async ({
+    skip,
+  }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     const cache_dir = join(worker.folder, 'cache');
     mkdirSync(cache_dir);
@@ -171,7 +189,8 @@ describe('a device that is shared', () => {
     }
   });
 
-  it('how long answers are is kept for the next worker; a broken file is as none', async () => {
+  it('how long answers are is kept for the next worker; a broken file is as none', async ({ skip }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     const cache_dir = join(worker.folder, 'cache');
     const former: WorkerHarness[] = [];
@@ -217,7 +236,8 @@ describe('a device that is shared', () => {
     }
   }, 60_000);
 
-  it('a model is measured between the steps of others', async () => {
+  it('a model is measured between the steps of others', async ({ skip }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     // Slow iterations, and all of them: half of the measurement is longer than a moment in which the machine stands
     // still.
@@ -236,7 +256,10 @@ describe('a device that is shared', () => {
     expect(Math.max(...(await gaps))).toBeLessThan(took_ms / 2);
   }, 60_000);
 
-  it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async () => {
+  it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async ({
+    skip,
+  }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     // Each has 16 MiB of KV at most, and 1.7 MiB of weights.
     // At that pace the first of requests that are sent together still runs when the last is let in.
@@ -286,7 +309,10 @@ describe('a device that is shared', () => {
     ]);
   }, 60_000);
 
-  it('where answers outgrow the KV there is, who can wait longest gives way and comes back; every token is as alone', async () => {
+  it('where answers outgrow the KV there is, who can wait longest gives way and comes back; every token is as alone', async ({
+    skip,
+  }) => {
+    skip(slow_device, too_slow);
     const path = await tinyModel(worker.folder, 'tiny-llama');
     // Slow enough that all of them run at the same time.
     await worker.configure({}, { step_ms_min: 8 });
@@ -321,12 +347,13 @@ describe('a device that is shared', () => {
     // Weights of two, and a little KV.
     await worker.configure({}, { pool_bytes: 10 * 2 ** 20 });
     const names = ['one', 'two', 'three'];
+    const tokens = slow_device ? 5 : 30;
     const shape = { context_tokens: 512, kv_tokens: 1024, batch_invariant: true };
     for (const [index, name] of names.entries())
       await worker.load({ name, model_path: paths[index]!, ...shape, slo: { tpot_ms: 5000 } });
     expect((await report()).resting).toEqual(['one']);
     const ask = async (model: string): Promise<string> => {
-      const answer = await worker.post('/v1/chat/completions', asking(model, 30, { stream: false }));
+      const answer = await worker.post('/v1/chat/completions', asking(model, tokens, { stream: false }));
       expect(answer.status, answer.text).toBe(200);
       return JSON.parse(answer.text).choices[0].message.content as string;
     };
@@ -356,7 +383,7 @@ describe('a device that is shared', () => {
     await worker.configure({}, { sharing: { keep_alive_ms: 300 } });
     await worker.load({ name: 'one', model_path: path, batch_invariant: true });
     const text = async (): Promise<string> =>
-      (await post('one', 20)).text.replace(/"(id|created)":[^,]*,/g, '');
+      (await post('one', slow_device ? 5 : 20)).text.replace(/"(id|created)":[^,]*,/g, '');
     const first = await text();
     const rested = await eventually(async () => {
       const now = await report();
@@ -373,37 +400,42 @@ describe('a device that is shared', () => {
     expect(await text()).toBe(first);
   });
 
-  it('a model leaves only where every request of it can be continued elsewhere', async () => {
-    const path = await tinyModel(worker.folder, 'tiny-llama');
-    await worker.configure({}, { step_ms_min: step_ms });
-    await worker.load({ name: 'one', model_path: path });
-    await worker.load({ name: 'two', model_path: path });
-    const leave = async (): Promise<number> => {
-      const { status, text } = await worker.post(agentPaths.move, { model: 'one', because: 'a test' });
-      expect(status).toBe(200);
-      return (JSON.parse(text) as { moved: number }).moved;
-    };
-    const fixed = async (): Promise<boolean[]> => {
-      const { text } = await worker.request('GET', agentPaths.sharing);
-      return sharedDeviceViewSchema.parse(JSON.parse(text)).instances.map((instance) => instance.fixed);
-    };
-    // Its client did not ask for what it takes to go on elsewhere.
-    const stays = post('one', 200);
-    await worker.report('one', ({ running }) => running === 1);
-    expect(await fixed()).toEqual([true, true]);
-    expect(await leave()).toBe(0);
-    expect((await stays).text).toContain('[DONE]');
-    const goes = worker.post('/v1/chat/completions', asking('one', 200), { [headers.token_ids]: '1' });
-    await worker.report('one', ({ running }) => running === 1);
-    expect(await fixed()).toEqual([false, true]);
-    expect(await leave()).toBe(1);
-    const { text } = await goes;
-    expect(text).toContain('E_REQUEST_MOVED');
-    expect(text).not.toContain('[DONE]');
-    const { resting, instances } = await report();
-    expect([resting, instances.map(({ model }) => model)]).toEqual([['one'], ['two']]);
-    expect((await worker.post(agentPaths.move, { model: 7 })).status).toBe(400);
-  }, 60_000);
+  it(
+    'a model leaves only where every request of it can be continued elsewhere',
+    async () => {
+      const path = await tinyModel(worker.folder, 'tiny-llama');
+      await worker.configure({}, { step_ms_min: step_ms });
+      await worker.load({ name: 'one', model_path: path });
+      await worker.load({ name: 'two', model_path: path });
+      const leave = async (): Promise<number> => {
+        const { status, text } = await worker.post(agentPaths.move, { model: 'one', because: 'a test' });
+        expect(status).toBe(200);
+        return (JSON.parse(text) as { moved: number }).moved;
+      };
+      const fixed = async (): Promise<boolean[]> => {
+        const { text } = await worker.request('GET', agentPaths.sharing);
+        return sharedDeviceViewSchema.parse(JSON.parse(text)).instances.map((instance) => instance.fixed);
+      };
+      // Its client did not ask for what it takes to go on elsewhere.
+      const long = slow_device ? 20 : 200;
+      const stays = post('one', long);
+      await worker.report('one', ({ running }) => running === 1);
+      expect(await fixed()).toEqual([true, true]);
+      expect(await leave()).toBe(0);
+      expect((await stays).text).toContain('[DONE]');
+      const goes = worker.post('/v1/chat/completions', asking('one', long), { [headers.token_ids]: '1' });
+      await worker.report('one', ({ running }) => running === 1);
+      expect(await fixed()).toEqual([false, true]);
+      expect(await leave()).toBe(1);
+      const { text } = await goes;
+      expect(text).toContain('E_REQUEST_MOVED');
+      expect(text).not.toContain('[DONE]');
+      const { resting, instances } = await report();
+      expect([resting, instances.map(({ model }) => model)]).toEqual([['one'], ['two']]);
+      expect((await worker.post(agentPaths.move, { model: 7 })).status).toBe(400);
+    },
+    limit_ms,
+  );
 
   it('explains its memory: the parts and what is unexplained add up to what the kernel counts', async () => {
     const path = await tinyModel(worker.folder, 'tiny-llama');

@@ -9,6 +9,9 @@ import { loadGgml } from '../../../native/ggml.ts';
  */
 export const test_device: string | undefined = process.env.HPCSERVE_TEST_DEVICE;
 
+/** It computes on cores of this machine: a step takes tenths of a second there, as long as neighbours let it. */
+export const slow_device: boolean = process.env.HPCSERVE_TEST_SLOW_DEVICE === '1';
+
 let device: Backend | undefined;
 
 export function testBackend(): Backend {
