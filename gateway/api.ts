@@ -164,6 +164,8 @@ function toHpcserveError(error: unknown): HpcserveError {
 function answerWith(request: FastifyRequest, reply: FastifyReply, error: HpcserveError): void {
   // Also where a key was valid once: its connection is proven by nothing any more.
   if (error.http_status === 401) reply.header('connection', 'close');
+  const { retry_after_s } = error.details;
+  if (typeof retry_after_s === 'number') reply.header('retry-after', String(retry_after_s));
   reply
     .code(error.http_status)
     .header('content-type', 'application/json')

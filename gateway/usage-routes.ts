@@ -2,22 +2,13 @@
 import { dirname } from 'node:path';
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import {
-  jobUsageText,
-  joinedUsageDimensions,
-  joinJobs,
-  type KeyStore,
-  type Ledger,
-  readJobRecords,
-  usageText,
-} from '../ledger/index.ts';
+import { type KeyStore, type Ledger, limitsKeyOf } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
-import { type JobUsageAnswer, jobGroupBySchema } from '../spec/job-usage.ts';
+import { jobGroupBySchema } from '../spec/job-usage.ts';
 import { printableName } from '../spec/printable-name.ts';
 import { jobsFolderBeside } from '../spec/state-layout.ts';
 import {
   groupBySchema,
-  type UsageAnswer,
   type UsageQuery,
   usageDimensions,
   usageFilterNames,
@@ -66,7 +57,11 @@ const jobParameters = z.strictObject({
 /** What says who asked; a provider learns how much was computed on its devices, not for whom. */
 const personal: readonly string[] = ['user', 'key', 'project'];
 
-const contentTypes = { csv: 'text/csv; charset=utf-8', md: 'text/markdown; charset=utf-8' } as const;
+const contentTypes = {
+  json: 'application/json; charset=utf-8',
+  csv: 'text/csv; charset=utf-8',
+  md: 'text/markdown; charset=utf-8',
+} as const;
 
 export function usageRoutes(app: FastifyInstance, services: UsageServices): void {
   const { ledger, keys } = services;
@@ -75,30 +70,32 @@ export function usageRoutes(app: FastifyInstance, services: UsageServices): void
     const asked = parseWith(parameters, withFilter(request.query));
     const { group_by, since: since_ms, until: until_ms, format, filter } = asked;
     const only = visibleTo(caller, asked, keys);
-    const names = new Map(keys.list().map(({ id, name }) => [id, name]));
-    const usage = ledger.usage({ group_by, since_ms, until_ms, filter, only }).map((row) => {
-      const key_name = names.get(row.group.key ?? '');
-      return key_name === undefined ? row : { ...row, key_name };
-    });
-    if (format === 'json') return { group_by, since_ms, until_ms, usage } satisfies UsageAnswer;
+    const named = group_by.includes('key') ? keys.list() : [];
+    const key_names = new Map(named.map(({ id, name }) => [id, name]));
+    const query = { group_by, since_ms, until_ms, filter, only };
+    const answer = await ledger.ask(askerOf(caller), { of: 'requests', ...query, format, key_names });
     reply.header('content-type', contentTypes[format]);
-    return usageText(usage, group_by, format);
+    return reply.send(answer);
   });
   app.get('/hpcserve/v1/usage/jobs', async (request, reply) => {
-    await requireOperator(request.raw, services);
+    const caller = await requireOperator(request.raw, services);
     const asked = parseWith(jobParameters, request.query);
     const { group_by, since: since_ms, until: until_ms, format } = asked;
-    const usage = ledger.usage({ group_by: joinedUsageDimensions, since_ms, until_ms });
-    const records = await readJobRecords([jobsFolderBeside(dirname(ledger.path))]);
-    const jobs = joinJobs(usage, records, { group_by, since_ms, until_ms, now_ms: Date.now() });
-    if (format === 'json') return { group_by, since_ms, until_ms, jobs } satisfies JobUsageAnswer;
+    const jobs_folder = jobsFolderBeside(dirname(ledger.path));
+    const query = { group_by, since_ms, until_ms };
+    const answer = await ledger.ask(askerOf(caller), { of: 'jobs', ...query, format, jobs_folder });
     reply.header('content-type', contentTypes[format]);
-    return jobUsageText(jobs, group_by, format);
+    return reply.send(answer);
   });
   app.get('/hpcserve/v1/usage/dimensions', async (request) => {
     await callerOf(request.raw, services);
     return { dimensions: usageDimensions };
   });
+}
+
+/** Keys that share their limits share their turn, too. */
+function askerOf({ key }: Caller): string {
+  return key ? limitsKeyOf(key) : 'operator';
 }
 
 /** A query with those of its parameters that are filters under `filter`. */

@@ -12,6 +12,15 @@ interface Place {
   readonly hour: number;
 }
 
+/** Sums of groups within parts of the time, one after the other. */
+export interface PlacedSums {
+  groups: Int32Array;
+  /** Any hour of the part of the time of each. */
+  hours: Float64Array;
+  /** As many of each: its sums, its first and its last arrival. */
+  values: Float64Array;
+}
+
 /** Adds up hours of series by group and by part of the time. */
 export class GroupSums {
   readonly #groupOf: Int32Array;
@@ -65,9 +74,13 @@ export class GroupSums {
     }
   }
 
-  *all(): Generator<Place & { values: Float64Array }> {
-    for (const [index, place] of this.#places.entries())
-      yield { ...place, values: this.#values.subarray(width * index, width * (index + 1)) };
+  /** All of it: later rows change nothing of what this returns. */
+  placed(): PlacedSums {
+    return {
+      groups: Int32Array.from(this.#places, ({ group }) => group),
+      hours: Float64Array.from(this.#places, ({ hour }) => hour),
+      values: this.#values.slice(0, width * this.#places.length),
+    };
   }
 
   /** @returns negative for a series that does not count */

@@ -3,10 +3,11 @@ import { dirname } from 'node:path';
 import Database from 'better-sqlite3';
 import { type Filesystem, filesystemOf } from '../host/filesystem.ts';
 import type { HpcserveError } from '../spec/errors/error.ts';
-import type { UsageQuery, UsageRow } from '../spec/usage.ts';
 import { type AuditEntry, readAudit } from './audit.ts';
 import type { ApiKey } from './keys.ts';
 import { ledgerError } from './ledger-error.ts';
+import type { UsageQuestion } from './questions/question.ts';
+import { UsageQuestions } from './questions/usage-questions.ts';
 import type { RequestRecord } from './record.ts';
 import { type RecordStore, TableStore } from './record-store.ts';
 import { findDamage, isDamage, type RepairReport, setAsideAndSave } from './repair.ts';
@@ -15,7 +16,6 @@ import { foldTail } from './tail/fold.ts';
 import { removeTail } from './tail/tail-files.ts';
 import type { Gap } from './tail/tail-line.ts';
 import { TailStore } from './tail/tail-store.ts';
-import { queryUsage } from './usage.ts';
 import { lockWriter } from './writer-lock.ts';
 
 export interface LedgerOptions {
@@ -52,11 +52,12 @@ export type Committed = (error: HpcserveError | undefined) => void;
 const syncedGroup_ms = 20;
 const retry_ms = 1000;
 /**
- * How long the tables may take to have what was answered, where they have to: for budgets, which are exact, and for
- * questions, which come again. No request is answered meanwhile; usually it is some hundredths of a second.
+ * How long the tables may take to have what was answered, where they have to: for budgets, which are exact and during
+ * which no request is answered, and for questions, which nobody else waits for. Usually it is some hundredths of a
+ * second.
  */
 const spentSettle_ms = 3000;
-const usageSettle_ms = 500;
+const usageSettle_ms = 5000;
 /** A commit takes at most this many records, so that one never blocks the event loop for long (about 1 ms). */
 const groupLimit = 1024;
 /**
@@ -167,6 +168,7 @@ export class Ledger {
   readonly #onHealth: (error: HpcserveError | undefined) => void;
   readonly #onThrown: (thrown: unknown) => void;
   readonly #store: RecordStore;
+  readonly #questions: UsageQuestions;
   readonly #spentSince: Database.Statement;
   readonly #release: () => void;
   #pending: Pending[] = [];
@@ -199,6 +201,12 @@ export class Ledger {
     this.#store = filesystem.shared_memory
       ? new TailStore(db, path, (failure) => this.#folded(failure))
       : new TableStore(db, this.#now_ms);
+    this.#questions = new UsageQuestions({
+      ledger: path,
+      db,
+      isReadBeside: filesystem.shared_memory,
+      settled: () => this.#store.settled(usageSettle_ms),
+    });
   }
 
   /** Why nothing more can be taken: the ledger cannot be written, and as many records as may wait do. */
@@ -233,9 +241,15 @@ export class Ledger {
     return this.#spentSince.get(key_id, day) as { requests: number; tokens: number; device_s: number };
   }
 
-  usage(query: UsageQuery): UsageRow[] {
-    this.#store.settle(usageSettle_ms);
-    return queryUsage(this.#db, query);
+  /**
+   * Answers a question about all that was recorded before it, while others go on.
+   *
+   * @param asker has one question at a time answered
+   * @returns UTF-8, in the format that is asked for
+   * @throws E_KEY_QUESTIONS, E_GATEWAY_DRAINING, E_LEDGER_*
+   */
+  ask(asker: string, question: UsageQuestion): Promise<Uint8Array> {
+    return this.#questions.ask(asker, question);
   }
 
   /** Notes what somebody did with keys. @throws E_LEDGER_WRITE, E_LEDGER_BUSY */
@@ -273,6 +287,7 @@ export class Ledger {
 
   /** Commits what waits, folds the log into the file, and closes it. */
   async close(): Promise<void> {
+    await this.#questions.close();
     clearTimeout(this.#retry);
     while (this.#pending.length > 0) this.#commitGroup();
     if (this.#backlog) this.#catchUp();

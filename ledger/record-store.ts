@@ -10,6 +10,8 @@ export interface RecordStore {
   write(records: readonly RequestRecord[], gap?: Gap): void;
   /** What was written is in the tables when it returns, as far as that is done within a time. */
   settle(within_ms: number): void;
+  /** The same when it resolves; others go on meanwhile. */
+  settled(within_ms: number): Promise<void>;
   /** Before the database closes. */
   close(): Promise<void>;
 }
@@ -49,6 +51,8 @@ export class TableStore implements RecordStore {
   }
 
   settle(): void {}
+
+  async settled(): Promise<void> {}
 
   async close(): Promise<void> {}
 

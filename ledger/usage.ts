@@ -2,8 +2,9 @@ import type Database from 'better-sqlite3';
 import type { UsageDimension, UsageQuery, UsageRow } from '../spec/usage.ts';
 import { requestAsHour } from './accounting-schema.ts';
 import { decodeDay } from './day-block.ts';
-import { GroupSums } from './group-sums.ts';
+import { GroupSums, type PlacedSums } from './group-sums.ts';
 import { summedColumns } from './hour-sums.ts';
+import type { Steps } from './questions/in-slices.ts';
 
 const hour_ms = 3_600_000;
 
@@ -35,33 +36,62 @@ const times = {
 type TimeDimension = keyof typeof times;
 const timeNames = Object.keys(times) as TimeDimension[];
 
-/**
- * Usage by dimensions, ordered by them: days that are over from their blocks, other whole hours from their sums, and
- * what is left at both ends of the time from the requests themselves. Of an hour that is not asked for whole, requests
- * that left only counts are not known.
- */
+/** Rows of one step of a sum. Lower: shorter steps; higher: fewer questions to SQLite. */
+const page_max = 1024;
+
+/** Sums by groups of series and parts of the time, without their names: what another thread can be handed. */
+export interface SummedGroups extends PlacedSums {
+  /** Of each group, its values of those dimensions of the question that are of series, in their order. */
+  labels: string[][];
+}
+
+/** Usage by dimensions, ordered by them. */
 export function queryUsage(db: Database.Database, query: UsageQuery): UsageRow[] {
-  const { group_by } = query;
   // One transaction: what is written meanwhile is in all parts of the answer or in none.
-  return db.transaction(() => {
-    const { labels, groupOf } = seriesGroups(db, query);
-    const finest = timeNames.find((name) => group_by.includes(name));
-    const sums = new GroupSums(groupOf, labels.length, finest ? times[finest].partOf : () => 0);
-    addTime(db, sums, query.since_ms, query.until_ms);
-    const namer = groupNamer(group_by);
-    const rows: UsageRow[] = [];
-    for (const { group, hour, values } of sums.all()) rows.push(rowOf(namer(labels[group]!, hour), values));
-    return sorted(rows, group_by);
+  const summed = db.transaction(() => {
+    const steps = sumSteps(db, query);
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done) return value;
+    }
   })();
+  return usageRows(summed, query.group_by);
+}
+
+/**
+ * Sums usage up in steps of a few milliseconds, between which no statement is open: days that are over from their
+ * blocks, other whole hours from their sums, and what is left at both ends of the time from the requests themselves. Of
+ * an hour that is not asked for whole, requests that left only counts are not known. What was written before the first
+ * step is counted once; what is written between steps counts once or not at all, or not at all in a transaction.
+ */
+export function* sumSteps(db: Database.Database, query: UsageQuery): Steps<SummedGroups> {
+  const { labels, groupOf } = yield* seriesGroups(db, query);
+  const finest = timeNames.find((name) => query.group_by.includes(name));
+  const sums = new GroupSums(groupOf, labels.length, finest ? times[finest].partOf : () => 0);
+  yield* addTime(db, sums, query.since_ms, query.until_ms);
+  return { labels, ...sums.placed() };
+}
+
+/** Rows of what was summed up for these dimensions, in their order. */
+export function usageRows(
+  { labels, groups, hours, values }: SummedGroups,
+  group_by: readonly UsageDimension[],
+): UsageRow[] {
+  const namer = groupNamer(group_by);
+  const width = values.length / groups.length;
+  const rows = Array.from(groups, (group, index) =>
+    rowOf(namer(labels[group]!, hours[index]!), values.subarray(width * index, width * (index + 1))),
+  );
+  return sorted(rows, group_by);
 }
 
 /** The groups of series that are asked for, without regard to time, and which of them each series is in. */
-function seriesGroups(
+function* seriesGroups(
   db: Database.Database,
   { group_by, filter = {}, only }: UsageQuery,
-): { labels: Map<string, string>[]; groupOf: Int32Array } {
+): Steps<{ labels: string[][]; groupOf: Int32Array }> {
   const names = group_by.filter(isOfSeries);
-  const conditions: string[] = [];
+  const conditions: string[] = ['s.ref > ?'];
   const values: string[] = [];
   for (const [name, wanted] of Object.entries(filter)) {
     conditions.push(`${expressions[name as keyof typeof expressions]} IN (${wanted.map(() => '?').join()})`);
@@ -74,85 +104,119 @@ function seriesGroups(
     conditions.push(`${column} IN (SELECT value FROM json_each(?))`);
     values.push(JSON.stringify(ids));
   }
-  const rows = db
+  const page = db
     .prepare(
       `SELECT ${['s.ref', ...names.map((name) => expressions[name])].join(', ')}
       FROM series s LEFT JOIN sessions e ON e.ref = s.session_ref
-      ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}`,
+      WHERE ${conditions.join(' AND ')} ORDER BY s.ref LIMIT ${page_max}`,
     )
-    .raw()
-    .all(...values) as [number, ...string[]][];
+    .raw();
+  const last = db.prepare('SELECT coalesce(max(ref), 0) FROM series').pluck().get() as number;
   const known = new Map<string, number>();
-  const labels: Map<string, string>[] = [];
-  const groupOf = new Int32Array(1 + rows.reduce((largest, [ref]) => Math.max(largest, ref), 0)).fill(-1);
-  for (const [ref, ...label] of rows) {
-    const key = JSON.stringify(label);
-    let group = known.get(key);
-    if (group === undefined) {
-      group = labels.push(new Map(names.map((name, index) => [name, String(label[index])]))) - 1;
+  const labels: string[][] = [];
+  const groupOf = new Int32Array(1 + last).fill(-1);
+  for (let behind = 0; behind <= last; ) {
+    const rows = page.all(behind, ...values) as [number, ...string[]][];
+    for (const [ref, ...label] of rows) {
+      const key = JSON.stringify(label);
+      const group = known.get(key) ?? labels.push(label.map(String)) - 1;
       known.set(key, group);
+      groupOf[ref] = group;
     }
-    groupOf[ref] = group;
+    if (rows.length < page_max) break;
+    behind = rows.at(-1)![0];
+    yield;
   }
   return { labels, groupOf };
 }
 
-function addTime(
+function* addTime(
   db: Database.Database,
   sums: GroupSums,
   since_ms = 0,
   until_ms = Number.MAX_SAFE_INTEGER,
-): void {
+): Steps<void> {
   const first = Math.ceil(since_ms / hour_ms);
   const end = Math.floor(until_ms / hour_ms);
-  const requestRows = db
-    .prepare(`SELECT ${requestAsHour} FROM request_rows WHERE time_ms >= ? AND time_ms < ?`)
-    .raw();
-  const addRequests = (from_ms: number, to_ms: number): void => {
-    if (from_ms >= to_ms) return;
-    for (const row of requestRows.iterate(from_ms, to_ms)) sums.addRow(row as number[]);
-  };
   // All within one hour.
   if (end < first) {
-    addRequests(since_ms, until_ms);
+    yield* addRequests(db, sums, since_ms, until_ms);
     return;
   }
-  addRequests(since_ms, first * hour_ms);
-  addHours(db, sums, first, end);
-  if (until_ms !== Number.MAX_SAFE_INTEGER) addRequests(end * hour_ms, until_ms);
+  yield* addRequests(db, sums, since_ms, first * hour_ms);
+  yield* addHours(db, sums, first, end);
+  if (until_ms !== Number.MAX_SAFE_INTEGER) yield* addRequests(db, sums, end * hour_ms, until_ms);
+}
+
+function* addRequests(db: Database.Database, sums: GroupSums, from_ms: number, to_ms: number): Steps<void> {
+  const page = db
+    .prepare(
+      `SELECT ${requestAsHour}, sequence FROM request_rows WHERE (time_ms, sequence) > (?, ?) AND time_ms < ?
+      ORDER BY time_ms, sequence LIMIT ${page_max}`,
+    )
+    .raw();
+  // The time of a request and its place in the ledger are the last in its row.
+  for (let behind = [from_ms, -1]; behind[0]! < to_ms; ) {
+    const rows = page.all(...behind, to_ms) as number[][];
+    for (const row of rows) sums.addRow(row);
+    if (rows.length < page_max) return;
+    behind = rows.at(-1)!.slice(-2);
+    yield;
+  }
 }
 
 /** Whole hours: by day where a day has a block. */
-function addHours(db: Database.Database, sums: GroupSums, first: number, end: number): void {
-  const hourRows = db.prepare('SELECT * FROM hours WHERE hour >= ? AND hour < ?').raw();
-  const dayBlocks = db.prepare('SELECT day, sums FROM days WHERE day >= ? AND day < ? ORDER BY day').raw();
-  let next = first;
-  const addUntil = (hour: number): void => {
-    for (const row of hourRows.iterate(next, hour)) sums.addRow(row as number[]);
-    next = hour;
-  };
-  for (const [day, bytes] of dayBlocks.iterate(Math.ceil(first / 24), Math.floor(end / 24)) as Iterable<
-    [number, Buffer]
-  >) {
-    const block = decodeDay(bytes);
-    if (!block) continue;
-    if (24 * day > next) addUntil(24 * day);
-    sums.addBlock(day, block.rows, block.columns);
-    next = 24 * (day + 1);
+function* addHours(db: Database.Database, sums: GroupSums, first: number, end: number): Steps<void> {
+  const nextDay = db
+    .prepare('SELECT day, sums FROM days WHERE day >= ? AND day < ? ORDER BY day LIMIT 1')
+    .raw();
+  for (let next = first; next < end; ) {
+    const [day, bytes] = (nextDay.get(Math.ceil(next / 24), Math.floor(end / 24)) ?? []) as [
+      number?,
+      Buffer?,
+    ];
+    // The block is read anew behind the hours before it: a late request may have taken it away meanwhile.
+    const until = day === undefined ? end : 24 * day;
+    if (until > next) {
+      yield* addHoursOneByOne(db, sums, next, until);
+      next = until;
+      continue;
+    }
+    next = until + 24;
+    const block = decodeDay(bytes!);
+    if (block) sums.addBlock(day!, block.rows, block.columns);
+    else yield* addHoursOneByOne(db, sums, until, next);
+    yield;
   }
-  if (end > next) addUntil(end);
+}
+
+function* addHoursOneByOne(db: Database.Database, sums: GroupSums, first: number, end: number): Steps<void> {
+  const page = db
+    .prepare(
+      `SELECT * FROM hours WHERE (hour, series_ref) > (?, ?) AND hour < ? ORDER BY hour, series_ref
+      LIMIT ${page_max}`,
+    )
+    .raw();
+  for (let behind = [first, -1]; ; ) {
+    const rows = page.all(...behind, end) as number[][];
+    for (const row of rows) sums.addRow(row);
+    if (rows.length < page_max) return;
+    behind = rows.at(-1)!.slice(0, 2);
+    yield;
+  }
 }
 
 /** Names of a group, by the labels of its series and an hour of its time. */
 function groupNamer(
   group_by: readonly UsageDimension[],
-): (label: ReadonlyMap<string, string>, hour: number) => UsageRow['group'] {
+): (label: readonly string[], hour: number) => UsageRow['group'] {
+  const names = group_by.filter(isOfSeries);
   const isoOf = new Map<number, string>();
   return (label, hour) => {
     const group: UsageRow['group'] = {};
     for (const name of group_by) {
       if (isOfSeries(name)) {
-        group[name] = label.get(name)!;
+        group[name] = label[names.indexOf(name)]!;
         continue;
       }
       const iso = isoOf.get(hour) ?? new Date(hour * hour_ms).toISOString();

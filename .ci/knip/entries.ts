@@ -19,6 +19,7 @@ export const productionEntries = [
   'agent/memory/load/load-thread.ts',
   'agent/memory/peers/peer-thread.ts',
   'agent/pipeline/ring-thread.ts',
+  'ledger/questions/question-thread.ts',
   'ledger/tail/fold-thread.ts',
   // A process, started by path.
   'ledger/sql-child.ts',

@@ -47,6 +47,8 @@ function turn(): void {
   clearTimeout(timer);
   timer = undefined;
   const message: FromFoldThread = {};
+  // Who waits takes it for this turn's own.
+  Atomics.store(state, progress.failed, 0);
   try {
     do noteProgress();
     while (fold.step());

@@ -1,11 +1,10 @@
-import { statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import Database from 'better-sqlite3';
 import { filesystemOf } from '../../host/filesystem.ts';
 import { schemaVersion } from '../schema.ts';
 import { lockWriter } from '../writer-lock.ts';
 import { foldTail } from './fold.ts';
-import { isBehind, type TailPosition, tailFile, tailNumbers, tailPosition } from './tail-files.ts';
+import { endOfTail, isBehind, type TailPosition, tailPosition } from './tail-files.ts';
 
 /** Many times what a gateway takes on a machine that has much to do. */
 const wait_ms = 30_000;
@@ -21,13 +20,6 @@ export function settleTail(ledger: string): void {
   const until_ms = performance.now() + wait_ms;
   const never = new Int32Array(new SharedArrayBuffer(4));
   while (!isFolded(ledger, end) && performance.now() < until_ms) Atomics.wait(never, 0, 0, look_ms);
-}
-
-function endOfTail(ledger: string): TailPosition | undefined {
-  const file = tailNumbers(ledger).at(-1);
-  if (file === undefined) return undefined;
-  const bytes = statSync(tailFile(ledger, file), { throwIfNoEntry: false })?.size ?? 0;
-  return { file, bytes };
 }
 
 /** Also where this cannot be found out: who opens the ledger then says why. */

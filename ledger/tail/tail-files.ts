@@ -1,4 +1,4 @@
-import { readdirSync, rmSync } from 'node:fs';
+import { readdirSync, rmSync, statSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import type Database from 'better-sqlite3';
 
@@ -17,6 +17,14 @@ export function tailNumbers(ledger: string): number[] {
     .filter((name) => name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
     .map((name) => Number(name.slice(prefix.length)))
     .sort((a, b) => a - b);
+}
+
+/** Up to where there are files; undefined where there are none. */
+export function endOfTail(ledger: string): TailPosition | undefined {
+  const file = tailNumbers(ledger).at(-1);
+  if (file === undefined) return undefined;
+  const bytes = statSync(tailFile(ledger, file), { throwIfNoEntry: false })?.size ?? 0;
+  return { file, bytes };
 }
 
 /** Removes the files before one, which the tables have: from then on also where the power is lost. */

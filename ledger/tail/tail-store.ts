@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import type Database from 'better-sqlite3';
 import { compiledFile } from '../../host/programs.ts';
@@ -6,7 +7,7 @@ import type { RequestRecord } from '../record.ts';
 import type { RecordStore } from '../record-store.ts';
 import { foldTail } from './fold.ts';
 import { type FoldThreadData, type FromFoldThread, progress, type ToFoldThread } from './fold-messages.ts';
-import { isBehind, removeTail, type TailPosition, tailNumbers, tailPosition } from './tail-files.ts';
+import { endOfTail, isBehind, removeTail, type TailPosition, tailPosition } from './tail-files.ts';
 import type { Gap } from './tail-line.ts';
 import { TailWriter } from './tail-writer.ts';
 
@@ -15,6 +16,8 @@ const threadFile = compiledFile('ledger/tail/fold-thread.js');
 const filesHere_max = 4;
 /** Before a thread is started again that ended by itself. */
 const restart_ms = 1000;
+/** Between two looks at how far the thread is, where nobody is held up by the wait. */
+const look_ms = 5;
 
 /**
  * Appends records to the tail, beside the ledger: a tenth of what it costs to put them into tables. A thread folds the
@@ -41,7 +44,8 @@ export class TailStore implements RecordStore {
     this.#db = db;
     this.#ledger = ledger;
     this.#onFold = onFold;
-    this.#tail = new TailWriter(ledger, Math.max(tailPosition(db).file, ...tailNumbers(ledger)) + 1);
+    const left = endOfTail(ledger);
+    this.#tail = new TailWriter(ledger, Math.max(tailPosition(db).file, left?.file ?? 0) + 1, left);
   }
 
   write(records: readonly RequestRecord[], gap?: Gap): void {
@@ -61,6 +65,23 @@ export class TailStore implements RecordStore {
     this.#wait(end, within_ms);
     // The thread has no share of the cores: this one does it, unless that were to take seconds.
     if (isBehind(this.#folded, end) && end.file - this.#folded.file < filesHere_max) this.#foldHere();
+  }
+
+  async settled(within_ms: number): Promise<void> {
+    const { end } = this.#tail;
+    const until_ms = performance.now() + within_ms;
+    const turns = Atomics.load(this.#state, progress.turns);
+    let told: Worker | undefined;
+    while (isBehind(this.#folded, end) && performance.now() < until_ms) {
+      // One that ended meanwhile has a successor, which does not know that somebody waits.
+      if (!told || told !== this.#thread) {
+        this.#tell('now');
+        told = this.#thread;
+      }
+      await delay(look_ms);
+      const hasTried = Atomics.load(this.#state, progress.turns) !== turns;
+      if (hasTried && Atomics.load(this.#state, progress.failed) === 1) return;
+    }
   }
 
   /** In the place of the thread, which may do the same at the same time. */

@@ -22,14 +22,21 @@ export class TailWriter {
   #encoder = new TailEncoder();
   #buffer = Buffer.allocUnsafeSlow(buffer_bytes);
 
-  /** @param file number of the first file, which must not be there */
-  constructor(ledger: string, file: number) {
+  #end: TailPosition;
+
+  /**
+   * @param file number of the first file, which must not be there
+   * @param end of what a writer before this one left
+   */
+  constructor(ledger: string, file: number, end: TailPosition = { file: 0, bytes: 0 }) {
     this.#ledger = ledger;
     this.#file = file;
+    this.#end = end;
   }
 
+  /** Up to where there are records. */
   get end(): TailPosition {
-    return { file: this.#file, bytes: this.#bytes };
+    return this.#end;
   }
 
   /** All of them, or none. @throws the system's error where they cannot be written */
@@ -44,6 +51,7 @@ export class TailWriter {
       for (let written = 0; written < bytes; )
         written += writeSync(this.#fd, this.#buffer, written, bytes - written);
       this.#bytes += bytes;
+      this.#end = { file: this.#file, bytes: this.#bytes };
     } catch (error) {
       this.#takeBack();
       throw error;

@@ -59,6 +59,13 @@ export const gatewayErrors = defineErrors({
     http_status: 429,
     exit_code: 7,
   },
+  E_KEY_QUESTIONS: {
+    cause:
+      'As many questions about usage of one key wait at this gateway as one key may have there, or as many of all keys as it takes.',
+    fix: 'ask the next one when the one before is answered; ask for fewer dimensions or a shorter time where answers take long',
+    http_status: 429,
+    exit_code: 7,
+  },
   E_GATEWAY_WAITING: {
     cause: 'As many requests wait at the gateway for replicas to start as it has places for that.',
     fix: 'try again after the time that `retry-after` gives, or ask another gateway of the site',

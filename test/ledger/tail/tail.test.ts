@@ -22,6 +22,7 @@ import { Fold } from '../../../ledger/tail/fold.ts';
 import { tailNumbers } from '../../../ledger/tail/tail-files.ts';
 import { TailDecoder, TailEncoder } from '../../../ledger/tail/tail-line.ts';
 import { TailWriter } from '../../../ledger/tail/tail-writer.ts';
+import { askedUsage } from '../asked-usage.ts';
 
 let folder: string;
 let path: string;
@@ -185,7 +186,7 @@ it('goes on in another file when one is large, and the files that were moved go'
         write(ledger, recordOf({ request_id: `req_${round}_${index}`, trace: { parameters: '{}', prefix } })),
       ),
     );
-  expect(ledger.usage({ group_by: ['model'] })[0]?.requests).toBe(8000);
+  expect((await askedUsage(ledger, { group_by: ['model'] }))[0]?.requests).toBe(8000);
   await expect.poll(() => tailNumbers(path), { timeout: 10_000 }).not.toContain(1);
   await ledger.close();
   expect(tailNumbers(path)).toEqual([]);
@@ -226,7 +227,7 @@ it('of a ledger that is damaged brings back what the tables had not, once', asyn
   const { ledger } = openLedger(path);
   const ids = Array.from({ length: 3000 }, (_, index) => `req_${index}`);
   await Promise.all(ids.map((request_id, index) => write(ledger, recordOf({ request_id, time_ms: index }))));
-  expect(ledger.usage({ group_by: ['model'] })[0]?.requests).toBe(3000);
+  expect((await askedUsage(ledger, { group_by: ['model'] }))[0]?.requests).toBe(3000);
   await write(ledger, recordOf({ request_id: 'req_last' }));
   const killed = join(folder, 'killed');
   mkdirSync(killed);
