@@ -58,6 +58,8 @@ export class SessionLink {
   readonly facts: SessionFacts;
   readonly deviceTime = new DeviceTime();
   readonly deviceEnergy: DeviceEnergy;
+  /** It said of a request what that cannot have used: who was told once need not be told again. */
+  saidImpossible = false;
   /** The `host` field of requests to it. */
   readonly host: string;
   #record: SessionRecord;

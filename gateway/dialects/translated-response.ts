@@ -1,3 +1,4 @@
+import type { ErrorCode } from '../../spec/errors/registry.ts';
 import type { OpenAiError } from '../../spec/wire.ts';
 import type { ClientResponse } from '../relay/client-response.ts';
 import { EventSplitter } from '../relay/sse-events.ts';
@@ -24,6 +25,12 @@ const tooLarge: Members = {
 /** What the relay sends at last is held here until it is whole: then it is said in the dialect. */
 type Form = 'stream' | 'whole' | 'refusal';
 
+/** What came, where it is an object of JSON, and the same in the dialect, where it can be said there. */
+interface Told {
+  answer: Members | undefined;
+  whole: string | undefined;
+}
+
 /**
  * The response of a client that speaks a dialect, as the relay sees it: it takes the answer of a chat, and what goes to
  * the client is that answer in the dialect. The relay knows of no dialect.
@@ -42,6 +49,8 @@ export class TranslatedResponse implements ClientResponse {
   /** Bytes that the answer has in all, where that was said. */
   #length = Number.POSITIVE_INFINITY;
   #held_bytes = 0;
+  /** Of an answer that comes whole: what it is, and in the dialect, where it can be told there. */
+  #prepared: Told | undefined;
   #sent = false;
   /** Of a stream, for the client: written once a chunk. */
   #out = '';
@@ -65,6 +74,16 @@ export class TranslatedResponse implements ClientResponse {
 
   get headersSent(): boolean {
     return this.#form !== undefined;
+  }
+
+  get untold(): ErrorCode | undefined {
+    const isUntold = this.#failed || (this.#prepared && this.#prepared.whole === undefined);
+    return isUntold ? 'E_REPLICA_FAILED' : undefined;
+  }
+
+  prepare(rest: Buffer): void {
+    if (this.#form === undefined || this.#form === 'whole')
+      this.#prepared = this.#tell([...this.#held, rest], this.#held_bytes + rest.length, true);
   }
 
   get destroyed(): boolean {
@@ -140,15 +159,22 @@ export class TranslatedResponse implements ClientResponse {
   #send(): void {
     if (this.#sent) return;
     this.#sent = true;
-    const answer =
-      this.#held_bytes > held_bytes_max ? tooLarge : objectIn(Buffer.concat(this.#held).toString());
-    const whole = answer && answer !== tooLarge && this.#form === 'whole' ? this.#told(answer) : undefined;
+    const isWhole = this.#form === 'whole';
+    // An error of the gateway may have come in its place meanwhile.
+    const prepared = isWhole ? this.#prepared : undefined;
+    const { answer, whole } = prepared ?? this.#tell(this.#held, this.#held_bytes, isWhole);
     const status = whole || this.#form === 'refusal' ? this.#status : 502;
     const refusal = (): Members => this.#dialect.refusal(errorOf(answer ?? {}), status, this.#request_id);
     const body = Buffer.from(whole ?? JSON.stringify(refusal()));
     const own = ['content-type', 'application/json', 'content-length', String(body.length)];
     this.#client.writeHead(status, [...own, ...this.#pairs]);
     this.#client.write(body);
+  }
+
+  #tell(pieces: readonly Buffer[], bytes: number, isWhole: boolean): Told {
+    const answer = bytes > held_bytes_max ? tooLarge : objectIn(Buffer.concat(pieces).toString());
+    const whole = answer && answer !== tooLarge && isWhole ? this.#told(answer) : undefined;
+    return { answer, whole };
   }
 
   /** A whole answer in the dialect; undefined where it has not the form of one: engines say what they like. */

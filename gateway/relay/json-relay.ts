@@ -13,6 +13,8 @@ export class JsonRelay {
   readonly #writeHead: (contentLength: number | undefined) => void;
   #held: Buffer[] = [];
   #heldLength = 0;
+  /** Of all of the answer so far. */
+  bytes = 0;
   #head: Buffer | undefined;
   #passing = false;
 
@@ -34,6 +36,7 @@ export class JsonRelay {
   /** Takes bytes of the replica; false asks it to pause until the client's `drain`. */
   push(chunk: Buffer): boolean {
     this.#held.push(chunk);
+    this.bytes += chunk.length;
     this.#heldLength += chunk.length;
     if (this.#heldLength <= held_bytes_max) return true;
     const all = Buffer.concat(this.#held, this.#heldLength);
@@ -62,6 +65,11 @@ export class JsonRelay {
 
   get finishReason(): string | undefined {
     return findFinishReason(this.body()) ?? (this.#head && findFinishReason(this.#head));
+  }
+
+  /** All of it is there: whether it can be told as the client wants it is known behind this, and before it is sent. */
+  prepare(): void {
+    this.#response.prepare?.(this.body());
   }
 
   /** Sends what is held; the request is in the ledger by now. */

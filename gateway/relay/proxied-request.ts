@@ -26,7 +26,7 @@ import { ReplicaSearch } from './replica-search.ts';
 import type { ClosedRequest } from './request-accounts.ts';
 import { answersEach, answersOf, asksContinuousUsage } from './request-body.ts';
 import { StreamRelay } from './stream-relay.ts';
-import type { TokenUsage } from './usage.ts';
+import { UsedTokens } from './used-tokens.ts';
 import type { NoPlace } from './waiting-room.ts';
 
 type Result<K extends AttemptResult['kind']> = Extract<AttemptResult, { kind: K }>;
@@ -60,6 +60,7 @@ export class ProxiedRequest {
   readonly #client: ClientAnswer;
   readonly #search: ReplicaSearch;
   readonly #prompt: PromptUse;
+  readonly #used: UsedTokens;
   readonly #trace: RequestSpans | undefined;
   readonly #charge: Charge;
   readonly #onClose = (): void => this.#clientClosed();
@@ -82,6 +83,7 @@ export class ProxiedRequest {
     this.#services = services;
     const { parsed, filter, key } = of;
     this.#prompt = new PromptUse(of, services.prompts);
+    this.#used = new UsedTokens(of, services.log);
     this.#route = {
       model: parsed.model,
       filter,
@@ -171,7 +173,7 @@ export class ProxiedRequest {
     if (this.#decided) return;
     switch (result.kind) {
       case 'answered':
-        this.#answered(result);
+        this.#answered(attempt, result);
         break;
       case 'streamed':
         this.#streamed(attempt, this.#stream!);
@@ -203,10 +205,17 @@ export class ProxiedRequest {
     }
   }
 
-  #answered({ status, answer }: Result<'answered'>): void {
-    const { usage, finishReason } = answer;
+  #answered({ replica }: Attempt, { status, answer }: Result<'answered'>): void {
     this.#client.firstByte();
-    this.#decide({ status, usage, finish_reason: finishReason }, () => answer.finish());
+    answer.prepare();
+    const told = { status, usage: this.#used.ofAnswer(replica, answer), finish_reason: answer.finishReason };
+    this.#decide(this.#asTold(told), () => answer.finish());
+  }
+
+  /** The client may speak an API in which this outcome cannot be told: then it gets an error. */
+  #asTold(outcome: Outcome): Outcome {
+    const { untold } = this.#of.response;
+    return untold === undefined ? outcome : { ...outcome, status: 502, error_code: untold };
   }
 
   /** The stream has its ending, perhaps behind an error of the engine that the client has. */
@@ -218,7 +227,7 @@ export class ProxiedRequest {
       finish_reason: finishReason,
       error_code: error?.code,
     };
-    this.#decide(outcome, () => {
+    this.#decide(error ? outcome : this.#asTold(outcome), () => {
       stream.finish();
       attempt.cancelSoon();
     });
@@ -534,20 +543,14 @@ export class ProxiedRequest {
   }
 
   /** Of an answer that its client does not wait for: it costs what it has cost, as far as that is known. */
-  #usedSoFar({ served }: Replica<SessionLink>): TokenUsage {
-    const prompt_tokens = Math.min(this.#of.prompt_tokens_max, served.context_tokens);
-    return { prompt_tokens, ...this.#progress() };
+  #usedSoFar(replica: Replica<SessionLink>): Outcome['usage'] {
+    return { prompt_tokens: this.#used.promptOf(replica), ...this.#progress() };
   }
 
-  /** What is known of a stream, where its engine does not say it: a chunk carries a token, or a few. */
-  #progress(): TokenUsage | undefined {
-    if (!this.#stream) return undefined;
-    return this.#stream.usage ?? this.#journalled ?? { completion_tokens: this.#stream.events_sent };
-  }
-
-  /** Tokens that the client has of the stream, as far as its journal knows. */
-  get #journalled(): TokenUsage | undefined {
-    return this.#continuations?.journal?.progress;
+  /** What the stream has cost so far, where there is one. */
+  #progress(): Outcome['usage'] {
+    const { journal } = this.#continuations ?? {};
+    return this.#stream && this.#used.ofStream(this.#attempt!.replica, this.#stream, journal);
   }
 
   #record(outcome: Outcome): RequestRecord {

@@ -320,6 +320,70 @@ describe('a stream whose engine says no usage', () => {
   });
 });
 
+describe('what a replica says that a request cannot have used', () => {
+  /** JSON has no NaN, and engines write it all the same: of such text nothing is read. */
+  const figures = ['9007199254740991', '100000', '1e300', '-5', '1.5', '"7"', 'NaN'];
+  const events = (figure: string): string[] => [
+    chunkEvent('a'),
+    chunkEvent('b', 'stop'),
+    `data: {"choices":[],"usage":{"prompt_tokens":${figure},"completion_tokens":${figure}}}\n\n`,
+    doneEvent,
+  ];
+
+  it.each(figures)('is replaced by what the gateway counted: %s', async (figure) => {
+    const upstream = await session(stream(events(figure)), 'other');
+    const { key } = await shared.stage.newKey({ budget: { tokens: 100_000, window: 'total' } });
+    const ask = async (stream: boolean): Promise<Row> => {
+      const request_id = `figure-${figure}-${stream}`.replaceAll(/[^\w-]/g, '');
+      const headers = { authorization: `Bearer ${key}`, 'x-request-id': request_id };
+      const body = { model: 'tiny', messages: [], stream };
+      const answer = await shared.stage.post(path, body, headers);
+      expect(answer.status).toBe(200);
+      await answer.text();
+      await until(() => row(request_id) !== undefined, 'the ledger to have it');
+      return row(request_id)!;
+    };
+    const streamed = await ask(true);
+    expect(streamed.completion_tokens).toBeLessThanOrEqual(3);
+    expect(streamed.prompt_tokens ?? 0).toBeLessThanOrEqual(20);
+    upstream.answer = async (_request, response) => {
+      response.writeHead(200, { 'content-type': 'application/json' });
+      response.end(`{"choices":[],"usage":{"prompt_tokens":${figure},"completion_tokens":${figure}}}`);
+    };
+    const whole = await ask(false);
+    expect(whole.prompt_tokens ?? 0).toBeLessThanOrEqual(20);
+    expect(whole.completion_tokens ?? 0).toBeLessThanOrEqual(40);
+    // A budget that such a figure used up would let it in no more.
+    expect((await ask(true)).status).toBe(200);
+  });
+
+  it('is said once a replica', async () => {
+    const upstream = await session(stream(events('100000')), 'other');
+    const said = (): number =>
+      shared.stage.logged.filter(
+        (line) => line.includes('more than it can have') && line.includes(upstream.own.id),
+      ).length;
+    for (let count = 0; count < 3; count++)
+      await (await shared.stage.post(path, { model: 'tiny', messages: [], stream: true })).text();
+    await until(() => said() > 0, 'it to be said');
+    expect(said()).toBe(1);
+  });
+
+  it('is more than it asked for, or a part that is larger than the whole', async () => {
+    const usage = {
+      prompt_tokens: 30,
+      completion_tokens: 11,
+      prompt_tokens_details: { cached_tokens: 31 },
+      completion_tokens_details: { reasoning_tokens: 12 },
+    };
+    await session(json({ choices: [], usage }));
+    const headers = { 'x-request-id': 'more-than-asked' };
+    await shared.stage.post(path, { model: 'tiny', messages: [], max_tokens: 10 }, headers);
+    await until(() => row('more-than-asked') !== undefined, 'the ledger to have it');
+    expect(row('more-than-asked')).toEqual({ status: 200, prompt_tokens: 30, completion_tokens: 10 });
+  });
+});
+
 describe('lengths of answers', () => {
   it('are known to a fifth, and newer ones count more', () => {
     const lengths = new LengthQuantiles();
