@@ -51,6 +51,12 @@ export function isEnded({ status }: KeptBatch): boolean {
   return ended.has(status);
 }
 
+/** Whether what is kept under an id is of a batch: its record, a part of its results, or its mark that it is to end. */
+export function isOfBatch(id: string, batch_id: string): boolean {
+  const number = batch_id.slice('batch_'.length);
+  return id === batch_id || id === `cancel-${number}` || id.startsWith(`part-${number}x`);
+}
+
 export function now_s(): number {
   return Math.floor(Date.now() / 1000);
 }

@@ -2,12 +2,12 @@ import { basename } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { type ApiKey, type KeyStore, limitsKeyOf } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import { systemMessage } from '../../spec/errors/system-error.ts';
+import { isSystemError, systemMessage } from '../../spec/errors/system-error.ts';
 import type { KeptForKeys } from '../kept/kept-for-keys.ts';
 import { newId, type SealedFolder } from '../kept/sealed-folder.ts';
 import { unknownKept } from '../kept/unknown-kept.ts';
 import type { GatewayLog } from '../log.ts';
-import { type BatchProblem, batchSchema, isEnded, type KeptBatch, now_s } from './batch.ts';
+import { type BatchProblem, batchSchema, isEnded, isOfBatch, type KeptBatch, now_s } from './batch.ts';
 import { areProblems, type BatchLine, readBatchInput } from './batch-input.ts';
 import { BatchLanes } from './batch-lanes.ts';
 import { BatchRun, type BatchRunOptions } from './batch-run.ts';
@@ -24,6 +24,10 @@ const openDefault_max = 100;
 const told_ms = 2000;
 /** Before a batch is taken up again whose files could not be read or written. */
 const again_ms = 30_000;
+/** What is kept of batches that run is renewed so often, or sooner where it is kept for a shorter time. */
+const renew_ms = 600_000;
+/** Renewed so often within the time that it is kept: one may fail. */
+const renewals = 4;
 const window_s = { '24h': 86_400 } as const;
 
 export interface BatchesOptions {
@@ -40,6 +44,7 @@ export interface BatchesOptions {
 
 /** A batch that this gateway works on, or is about to. */
 interface Running {
+  key_id: string;
   /** The key whose limits its key has: keys that are derived from it get no more lanes than it. */
   owner: string;
   stop: AbortController;
@@ -70,22 +75,48 @@ export class Batches {
   readonly #running = new Map<string, Running>();
   readonly #lanes: BatchLanes;
   readonly #closing = new AbortController();
+  readonly #renewing: NodeJS.Timeout | undefined;
 
   constructor(options: BatchesOptions) {
     this.#options = options;
+    const folder = options.kept.batches;
+    if (folder) {
+      const interval_ms = Math.min(renew_ms, folder.kept_ms / renewals);
+      this.#renewing = setInterval(() => void this.#renew(folder), interval_ms).unref();
+    }
     this.#gateway = basename(options.gateway_folder);
     this.#lanes = new BatchLanes(options.running_max ?? runningDefault_max);
   }
 
-  /** Goes on with what this gateway worked on before. */
+  /** Goes on with what this gateway worked on before; what the system does not let it read now, it looks for again. */
   async resume(): Promise<void> {
     const folder = this.#options.kept.batches;
     if (!folder) return;
-    // Also those of keys that are not valid any more: these end.
-    for (const key of this.#options.keys.list())
-      for (const batch of await this.#all(folder, key.id))
-        if (!isEnded(batch) && batch.gateway === this.#gateway)
+    while (!this.#isClosing) {
+      let isUnread = false;
+      // Also those of keys that are not valid any more: these end.
+      for (const key of this.#options.keys.list()) if (!(await this.#resumeOf(folder, key))) isUnread = true;
+      if (!isUnread) return;
+      await wait(again_ms, undefined, { signal: this.#closing.signal }).catch(() => undefined);
+    }
+  }
+
+  /** @returns whether all that is kept of a key could be read, or never can */
+  async #resumeOf(folder: SealedFolder, key: ApiKey): Promise<boolean> {
+    let isRead = true;
+    const onUnreadable = (error: unknown, batch_id?: string): void => {
+      const told = { key: key.id, batch: batch_id, reason: systemMessage(error) };
+      this.#options.log.error(told, 'what is kept of batches cannot be read, and does not go on');
+      if (isSystemError(error)) isRead = false;
+    };
+    try {
+      for (const batch of await this.#all(folder, key.id, onUnreadable))
+        if (!isEnded(batch) && batch.gateway === this.#gateway && !this.#running.has(batch.id))
           this.#begin(key.id, batch, this.#enter(key, batch.id));
+    } catch (error) {
+      onUnreadable(error);
+    }
+    return isRead;
   }
 
   /** @throws E_KEPT_UNKNOWN for its file, E_KEY_BATCHES, the system's error */
@@ -150,6 +181,7 @@ export class Batches {
 
   /** What is under way is given up, and asked again when the gateway is back. */
   async close(): Promise<void> {
+    clearInterval(this.#renewing);
     this.#closing.abort();
     for (const { stop } of this.#running.values()) stop.abort();
     await Promise.all([...this.#running.values()].map(({ ended }) => ended));
@@ -168,6 +200,7 @@ export class Batches {
 
   #enter(key: ApiKey, batch_id: string): Running {
     const run: Running = {
+      key_id: key.id,
       owner: limitsKeyOf(key),
       stop: new AbortController(),
       cancelling_at: undefined,
@@ -181,6 +214,17 @@ export class Batches {
   #begin(key_id: string, batch: KeptBatch, run: Running): void {
     if (batch.status === 'cancelling') cancelRun(run, batch.cancelling_at ?? now_s());
     run.ended = this.#work(key_id, batch, run).finally(() => this.#running.delete(batch.id));
+  }
+
+  /** However long a batch runs or waits, nothing of it is over its time. */
+  async #renew(folder: SealedFolder): Promise<void> {
+    for (const [batch_id, { key_id }] of this.#running)
+      await folder
+        .renew(key_id, (id) => isOfBatch(id, batch_id))
+        .catch((error: Error) => {
+          const reason = systemMessage(error);
+          this.#options.log.warn({ batch: batch_id, reason }, 'what is kept of a batch cannot be renewed');
+        });
   }
 
   get #isClosing(): boolean {
@@ -341,11 +385,20 @@ export class Batches {
     await this.#cancellations(key_id).forget(batch.id);
   }
 
-  async #all(folder: SealedFolder, key_id: string): Promise<KeptBatch[]> {
+  /** The oldest first. @param onUnreadable told of each that is left out @throws the system's error */
+  async #all(
+    folder: SealedFolder,
+    key_id: string,
+    onUnreadable?: (error: unknown, batch_id: string) => void,
+  ): Promise<KeptBatch[]> {
     const found: KeptBatch[] = [];
     for (const { id } of await folder.list(key_id)) {
-      const bytes = id.startsWith('batch_') ? await folder.get(key_id, id) : undefined;
-      if (bytes) found.push(await this.#asItIs(key_id, batchSchema.parse(JSON.parse(bytes.toString()))));
+      try {
+        const bytes = id.startsWith('batch_') ? await folder.get(key_id, id) : undefined;
+        if (bytes) found.push(await this.#asItIs(key_id, batchSchema.parse(JSON.parse(bytes.toString()))));
+      } catch (error) {
+        onUnreadable?.(error, id);
+      }
     }
     return found.sort((a, b) => a.created_at - b.created_at);
   }

@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, type DecipherGCM, randomBytes } from 'node:crypto';
-import { mkdir, open, readdir, readFile, rm, stat } from 'node:fs/promises';
+import { mkdir, open, readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 
@@ -15,7 +15,7 @@ const piece_bytes = 1 << 20;
 const name = /^[A-Za-z]+[-_][A-Za-z0-9]{1,64}$/;
 
 export interface SealedFolderOptions {
-  /** Since it was written last. */
+  /** Since it was written or renewed last. */
   kept_ms: number;
   /** Of one owner: beyond it the oldest go first. */
   owner_bytes_max: number;
@@ -54,6 +54,11 @@ export class SealedFolder {
   /** Of one owner: beyond it the oldest go first. */
   get owner_bytes_max(): number {
     return this.#options.owner_bytes_max;
+  }
+
+  /** Since it was written or renewed last. */
+  get kept_ms(): number {
+    return this.#options.kept_ms;
   }
 
   /** Later ones of the same id take its place. @throws the system's error */
@@ -141,6 +146,20 @@ export class SealedFolder {
       if (found?.isFile()) entries.push({ id, written_ms: found.mtimeMs, bytes: found.size });
     }
     return entries.sort((a, b) => a.written_ms - b.written_ms);
+  }
+
+  /** Lets the time of entries begin anew, which every gateway of the site sees. @throws the system's error */
+  async renew(owner: string, isMeant: (id: string) => boolean): Promise<void> {
+    for (const { id } of await this.list(owner)) {
+      if (!isMeant(id)) continue;
+      const now_s = Date.now() / 1000;
+      try {
+        await utimes(this.#path(owner, id)!, now_s, now_s);
+      } catch (error) {
+        // It was removed meanwhile.
+        if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+      }
+    }
   }
 
   /** Removes what is over its time, and of who keeps too much the oldest. */
