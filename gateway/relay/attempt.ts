@@ -220,6 +220,9 @@ export class Attempt implements AnswerReceiver {
   }
 
   #streamEnded(stream: StreamRelay): void {
+    const missing = stream.missingEnd;
+    if (missing) this.#pushToStream(stream, missing);
+    if (this.#over) return;
     if (stream.error) this.#end({ kind: 'stream_error', error: stream.error });
     else if (stream.upstreamEnded() === 'complete') this.#end({ kind: 'streamed' });
     else this.#broke(new Error('its stream ended too early'), 'ended');

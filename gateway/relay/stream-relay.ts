@@ -134,6 +134,13 @@ export class StreamRelay {
     return this.#ok;
   }
 
+  /** What a last event lacks that is whole but for its blank line; undefined where there is none. */
+  get missingEnd(): Buffer | undefined {
+    const rest = this.#splitter.rest.toString();
+    const isWhole = [done, doneNoSpace].includes(rest.trim()) || chunkOf(rest) !== undefined;
+    return isWhole ? Buffer.from(rest.endsWith('\n') ? '\n' : '\n\n') : undefined;
+  }
+
   /**
    * The replica's answer ended well. Where it ended without the ending its API prescribes but each choice has its
    * finish reason, the ending is made up for.
@@ -142,7 +149,8 @@ export class StreamRelay {
     if (this.#ending) return 'complete';
     const isFinished = this.#choices ? this.#choices.finished : this.finishReason !== undefined;
     if (this.#options.ending === 'done' && isFinished) {
-      this.#ending = Buffer.concat([this.#splitter.rest, Buffer.from(`${done}\n\n`)]);
+      // Half an event behind the last whole one would make the ending unreadable.
+      this.#ending = Buffer.from(`${done}\n\n`);
       return 'complete';
     }
     return 'broken';

@@ -39,10 +39,6 @@ export class Call implements AnswerReceiver {
     this.#receiver = receiver;
   }
 
-  get over(): boolean {
-    return this.#over;
-  }
-
   on(connection: Connection): void {
     this.#connection = connection;
     connection.send(this.head, this.body, this);
@@ -54,7 +50,8 @@ export class Call implements AnswerReceiver {
   abort(): void {
     if (this.#over) return;
     this.#over = true;
-    this.#connection?.destroy();
+    if (this.#connection) this.#connection.destroy();
+    else this.#pool.forget(this);
   }
 
   resume(): void {
@@ -97,6 +94,8 @@ export interface Ways {
 interface CallPool {
   /** Sends a call on a new connection; false where the pool is closed. */
   again(call: Call): boolean;
+  /** A call was given up before there was a connection for it. */
+  forget(call: Call): void;
 }
 
 /** The connections to one session that carry requests: as many as there are requests at a time. */
@@ -140,6 +139,10 @@ export class UpstreamPool implements CallPool {
     return true;
   }
 
+  forget(call: Call): void {
+    this.#queued.delete(call);
+  }
+
   /** Makes a connection for whichever call is first by then. */
   #open(): void {
     this.#handshakes++;
@@ -174,13 +177,11 @@ export class UpstreamPool implements CallPool {
     while (!this.#closed && this.#handshakes < Math.min(handshakes_max, this.#queued.size)) this.#open();
   }
 
-  /** Takes it out. One that was given up needs no connection. */
+  /** Takes it out. */
   #firstQueued(): Call | undefined {
-    for (const call of this.#queued.keys()) {
-      this.#queued.delete(call);
-      if (!call.over) return call;
-    }
-    return undefined;
+    const [call] = this.#queued.keys();
+    if (call) this.#queued.delete(call);
+    return call;
   }
 
   /** @param last number of the last call that it is about */

@@ -107,10 +107,12 @@ describe('events of a stream', () => {
     fc.assert(
       fc.property(
         fc.array(event, { maxLength: 6 }),
-        fc.constantFrom('\n', '\r\n'),
+        fc.array(fc.constantFrom('\n', '\r\n'), { minLength: 1 }),
         cuts,
-        (events, newline, lengths) => {
-          const texts = events.map((lines) => lines.map((one) => one + newline).join('') + newline);
+        (events, newlines, lengths) => {
+          let lines_ended = 0;
+          const newline = (): string => newlines[lines_ended++ % newlines.length]!;
+          const texts = events.map((lines) => lines.map((one) => one + newline()).join('') + newline());
           const found: string[] = [];
           let passed = '';
           const splitter = new EventSplitter(
@@ -127,6 +129,22 @@ describe('events of a stream', () => {
         },
       ),
     );
+  });
+
+  it('are put together once, in however many pieces they come', () => {
+    const event = Buffer.from(`data: ${'x'.repeat(4 << 20)}\n\n`);
+    const found: number[] = [];
+    const splitter = new EventSplitter((_bytes, start, end) => found.push(end - start), event.length);
+    for (let at = 0; at < event.length; at += 32) splitter.push(event.subarray(at, at + 32));
+    expect(found).toEqual([event.length]);
+  }, 20_000);
+
+  it('are refused as soon as they are too large, and what is left is kept for the next', () => {
+    const splitter = new EventSplitter(() => undefined, 10);
+    expect(splitter.push(Buffer.from('a: 1\n\nb: 2'))).toMatchObject({ whole: 6 });
+    expect(splitter.push(Buffer.from('3'))).toMatchObject({ whole: 0 });
+    expect(splitter.rest.toString()).toBe('b: 23');
+    expect(splitter.push(Buffer.from('456789'))).toBe(false);
   });
 });
 
@@ -177,10 +195,12 @@ describe('usage and finish reason', () => {
 
 describe('asking for usage and ids', () => {
   it('changes nothing else of a request', () => {
+    // Of these two, what is no number of answers is refused.
+    const name = fc.string().filter((one) => one !== 'n' && one !== 'best_of');
     const options = fc.option(fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 3 }), { nil: undefined });
     fc.assert(
       fc.property(
-        fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 5 }),
+        fc.dictionary(name, fc.jsonValue(), { maxKeys: 5 }),
         options,
         fc.constantFrom(undefined, 1),
         fc.constantFrom('native', 'vllm', undefined),

@@ -252,6 +252,24 @@ describe('streams', () => {
     expect(counted).toMatchObject({ prompt_tokens: 6, completion_tokens: 2, reasoning_tokens: 1, errors: 0 });
   });
 
+  const made_up = [
+    ['half an event', 'data: {"half', ''],
+    ['half a line', 'data', ''],
+    ['usage without its blank line', usageEvent.trimEnd(), usageEvent],
+    ['usage with the end of its line', `${usageEvent.trimEnd()}\n`, usageEvent],
+    ['the ending without its blank line', doneEvent.trimEnd(), ''],
+  ] as const;
+  it.each(made_up)(
+    'that say their finish reason, and end with %s, can be read',
+    async (_what, last, kept) => {
+      const stream_options = { include_usage: true };
+      const finish = chunkEvent('', 'stop');
+      await session(stream([events[0]!, finish, last]));
+      const result = await (await shared.stage.post(path, { ...chat, stream: true, stream_options })).text();
+      expect(result).toBe(events[0]! + finish + kept + doneEvent);
+    },
+  );
+
   it('that break in the middle end with an error event, without [DONE]', async () => {
     await session(async (_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });

@@ -119,6 +119,16 @@ describe('a burst of requests for one node', () => {
     dead.destroy(new Error('the test is over'));
   });
 
+  it('that are given up while nothing answers leaves nothing behind', async () => {
+    const stuck = new UpstreamPool(new SessionWays(() => new Promise(() => {})));
+    const receiver: AnswerReceiver = { onHead() {}, onBody: () => true, onEnd() {}, onError() {} };
+    const calls = Array.from({ length: 10_000 }, () => stuck.send(head, [], receiver));
+    expect(stuck.busy).toBe(10_000);
+    for (const call of calls) call.abort();
+    expect(stuck.busy).toBe(0);
+    stuck.destroy(new Error('the test is over'));
+  });
+
   it('ends with its pool, those included that have no connection yet', async () => {
     const stuck = new UpstreamPool(new SessionWays(() => new Promise(() => {})));
     const ends = Promise.allSettled(Array.from({ length: 40 }, () => send(stuck)));
