@@ -9,7 +9,7 @@ import { type CompletionsPath, continuesText } from './journal/text-continuation
 import { TokenJournal } from './journal/token-journal.ts';
 import { WrappedJournal } from './journal/wrapped-journal.ts';
 import type { AttemptFailure } from './replica-refusal.ts';
-import type { ParsedRequest, StreamDialect } from './request-body.ts';
+import { answersOf, type ParsedRequest, type StreamDialect } from './request-body.ts';
 
 /**
  * How often one stream may change its replica. Lower: a poisonous stream does less harm; higher: long answers outlive
@@ -215,13 +215,14 @@ export class Continuations {
     this.journal!.accepts(session.facts.engine, served.precision);
 
   #newJournal(): StreamJournal | undefined {
-    const { replica, path, dialect } = this.#stream;
+    const { replica, parsed, path, dialect } = this.#stream;
     const { engine } = replica.session.facts;
     if (dialect !== 'completions') return undefined;
-    if (engine === 'native') return new TokenJournal(this.#services.journals, replica.served.precision);
+    const { journals } = this.#services;
+    const { precision } = replica.served;
+    if (engine === 'native') return new TokenJournal(journals, precision, answersOf(parsed.scan));
     const of = path as CompletionsPath;
     if (!continuesText(engine, of)) return undefined;
-    const began = { engine: engine!, precision: replica.served.precision };
-    return new WrappedJournal(this.#services.journals, of, this.#stream.parsed, began, this.#stream.onTokens);
+    return new WrappedJournal(journals, of, parsed, { engine: engine!, precision }, this.#stream.onTokens);
   }
 }

@@ -91,7 +91,7 @@ export class AnswerSoFar {
     this.head ??= { id: chunk.id, created: chunk.created, model: chunk.model };
     for (const said of chunk.choices ?? []) {
       const index = said.index ?? 0;
-      if (!(index >= 0 && index < this.#choices_max)) continue;
+      if (!Number.isInteger(index) || index < 0 || index >= this.#choices_max) continue;
       const choice = this.choice(index);
       this.#readIds(choice, said, chunk.prompt_token_ids);
       this.#readText(choice, said);

@@ -63,6 +63,8 @@ export function withoutTokenIds(bytes: Buffer, start: number, end: number): numb
     const key = keyBefore(bytes, at);
     if (open === -1 || bytes[open] !== OPEN_BRACKET || key === -1) continue;
     const close = bytes.indexOf(CLOSE_BRACKET, open) + 1;
+    // No JSON: what stands behind this event is not its own.
+    if (close === 0 || close > end) break;
     begin = withNull(bytes, begin, key, open, close);
   }
   return begin !== start && saysNothing(bytes, begin, end) ? end : begin;

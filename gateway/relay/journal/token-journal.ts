@@ -37,14 +37,19 @@ export class TokenJournal implements StreamJournal {
   cut_end = -1;
   readonly #memory: JournalMemory;
   readonly #precision: string;
+  readonly #choices_max: number;
   readonly #choices: Choice[] = [];
   #beginning: Beginning | undefined;
   #why: string | undefined;
 
-  /** @param precision of the replica's weights: others would go on with another model's mind */
-  constructor(memory: JournalMemory, precision: string) {
+  /**
+   * @param precision of the replica's weights: others would go on with another model's mind
+   * @param choices_max that were asked for: what is told of others is of no use
+   */
+  constructor(memory: JournalMemory, precision: string, choices_max: number) {
     this.#memory = memory;
     this.#precision = precision;
+    this.#choices_max = choices_max;
   }
 
   take(bytes: Buffer, start: number, end: number): number {
@@ -140,7 +145,12 @@ export class TokenJournal implements StreamJournal {
         ...pick(said, 'cached_tokens'),
       };
     }
-    const choice = this.#choice((said[continuation.choice] as number | undefined) ?? 0);
+    const index = (said[continuation.choice] as number | undefined) ?? 0;
+    if (!Number.isInteger(index) || index < 0 || index >= this.#choices_max) {
+      this.#why ??= 'its replica told of a choice that nobody asked for';
+      return;
+    }
+    const choice = this.#choice(index);
     const token_ids = (said[continuation.token_ids] as number[] | undefined) ?? [];
     choice.opened = true;
     if (said[continuation.finished] === true) choice.finished = true;

@@ -163,6 +163,15 @@ describe('lists of token ids in an event', () => {
     );
   });
 
+  it('that do not end with their event are left alone, and so is what follows', () => {
+    for (const behind of ['', 'data: {"b":[2]}\n\n']) {
+      const text = 'data: {"a":1,"token_ids":[1,2,3,4\n\n';
+      const bytes = Buffer.from(text + behind);
+      expect(withoutTokenIds(bytes, 0, text.length)).toBe(0);
+      expect(bytes.toString()).toBe(text + behind);
+    }
+  });
+
   it('go whole where null would be longer, and the event with them where nothing else is in it', () => {
     expect(left({ a: 1, token_ids: [] })).toBe('{"a":1}\n\n');
     const choice = { index: 0, delta: {}, logprobs: null, finish_reason: null, token_ids: [17, 4] };

@@ -2,6 +2,7 @@
 import type { ServerResponse } from 'node:http';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { AnswerSoFar } from '../../../../gateway/relay/journal/answer-so-far.ts';
 import type { ContinuingReplica } from '../../../../gateway/relay/journal/journal.ts';
 import { JournalMemory } from '../../../../gateway/relay/journal/journal-memory.ts';
 import { TokenJournal } from '../../../../gateway/relay/journal/token-journal.ts';
@@ -69,7 +70,7 @@ describe('the journal of tokens', () => {
         async (list, cuts) => {
           const chunks = list.map((one, index) => chunk(one, index === 0));
           const memory = new JournalMemory();
-          const journal = new TokenJournal(memory, 'f16');
+          const journal = new TokenJournal(memory, 'f16', 3);
           const { response, written } = sink();
           const relay = new StreamRelay(response, {
             passUsage: false,
@@ -112,7 +113,7 @@ describe('the journal of tokens', () => {
 
   it('gives up, and gives its memory back, where there is none left; the stream itself goes on', async () => {
     const memory = new JournalMemory(1024);
-    const journal = new TokenJournal(memory, 'f16');
+    const journal = new TokenJournal(memory, 'f16', 3);
     for (let round = 0; round < 400; round++) {
       const { extended, plain } = chunk({ choice: 0, text: 'x', ids: [round] }, round === 0);
       const bytes = Buffer.from(extended);
@@ -126,11 +127,11 @@ describe('the journal of tokens', () => {
   });
 
   it('knows no way where the replica tells no tokens, or the request itself continues an answer', async () => {
-    const silent = new TokenJournal(new JournalMemory(), 'f16');
+    const silent = new TokenJournal(new JournalMemory(), 'f16', 1);
     const { plain, extended } = chunk({ choice: 0, text: 'x', ids: [1] }, true);
     silent.take(Buffer.from(plain), 0, plain.length);
     expect(await silent.continued(asked('{"model":"m"}'))).toMatch(/does not tell its tokens/);
-    const journal = new TokenJournal(new JournalMemory(), 'f16');
+    const journal = new TokenJournal(new JournalMemory(), 'f16', 1);
     journal.take(Buffer.from(extended), 0, extended.length);
     expect(await journal.continued(asked('{"model":"m","hpcserve_continue":{}}'))).toMatch(
       /itself continues/,
@@ -138,6 +139,35 @@ describe('the journal of tokens', () => {
     expect(journal.accepts('native', 'f16')).toBe(true);
     expect(journal.accepts('native', 'q4_0')).toBe(false);
     expect(journal.accepts('vllm', 'f16')).toBe(false);
+  });
+});
+
+describe('a choice that nobody asked for', () => {
+  it.each(['4294967294', '3', '-1', '0.5', '"length"'])(
+    'is not kept, and the stream goes on: %s',
+    async (index) => {
+      const memory = new JournalMemory();
+      const journal = new TokenJournal(memory, 'f16', 3);
+      const first = chunk({ choice: 0, text: 'x', ids: [5] }, true);
+      journal.take(Buffer.from(first.extended), 0, first.extended.length);
+      const plain = 'data: {"id":"chatcmpl-1"';
+      const event = Buffer.from(`${plain},"hpcserve_choice":${index},"hpcserve_token_ids":[6,7]}\n\n`);
+      const cut = journal.take(event, 0, event.length);
+      expect(event.toString('utf8', 0, cut) + event.toString('utf8', journal.cut_end)).toBe(`${plain}}\n\n`);
+      expect(journal.progress).toEqual({ prompt_tokens: 9, completion_tokens: 1 });
+      expect(await journal.continued(asked('{"model":"m","n":3}'))).toMatch(/nobody asked for/);
+      journal.release();
+      expect(memory.left).toBe(new JournalMemory().left);
+    },
+    10_000,
+  );
+
+  it.each([0.5, -1, 7])('takes no memory of a wrapped engine’s stream either: %s', (index) => {
+    const memory = new JournalMemory();
+    const answer = new AnswerSoFar(memory, 3);
+    answer.read(`data: {"choices":[{"index":${index},"text":"abc","token_ids":[1,2,3]}]}\n\n`);
+    answer.release();
+    expect(memory.left).toBe(new JournalMemory().left);
   });
 });
 
