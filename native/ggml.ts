@@ -171,6 +171,7 @@ const baseTable = {
   ggml_backend_tensor_set: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_get: ['void', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_copy: ['void', 'ptr', 'ptr'],
+  ggml_backend_tensor_memset: ['void', 'ptr', 'u8', 'usize', 'usize'],
   ggml_backend_tensor_set_async: ['void', 'ptr', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_tensor_get_async: ['void', 'ptr', 'ptr', 'ptr', 'usize', 'usize'],
   ggml_backend_synchronize: ['void', 'ptr'],

@@ -55,6 +55,8 @@ export interface PoolMemory {
   /** Copies bytes as they are laid out to the host. */
   read(offset: number, into: Uint8Array): void;
   write(offset: number, from: Uint8Array): void;
+  /** @param bytes a multiple of `alignment_bytes`, as the offset is */
+  zero(offset: number, bytes: number): void;
   /**
    * Takes the memory of a range now: its first use is then as fast as every other.
    * @throws HpcserveError E_NATIVE_MEMORY

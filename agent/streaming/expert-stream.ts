@@ -99,6 +99,7 @@ export class ExpertStream implements BesideParts {
 
   start(): void {
     // What a step needs is brought when it is known, or guessed.
+    for (const window of this.#windows) if (!window.stays) window.wipe();
   }
 
   stop(): void {

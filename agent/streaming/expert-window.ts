@@ -1,7 +1,6 @@
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { HeldExpert } from '../../solver/streaming/expert-slots.ts';
-import { placeIn } from '../backend/pool-memory.ts';
 import { row_group } from '../engine/row-groups.ts';
 import type { ExpertMatrices, KernelPolicy, PlannedWeight } from '../engine/weight-plan.ts';
 import { describeLoad } from '../memory/load/describe-load.ts';
@@ -123,8 +122,7 @@ export class ExpertWindow {
     stays: boolean,
     offset: number,
   ) {
-    const { backend, memory } = arena;
-    const { ggml } = backend;
+    const { ggml } = arena.backend;
     this.#arena = arena;
     this.#planes = planes;
     this.slots = slots;
@@ -138,9 +136,8 @@ export class ExpertWindow {
     for (const name of matrix_names) {
       const { bufferType } = planes[name];
       const tensor = windowTensor(arena, this.#context, planes[name], slots);
-      const { buffer, address } = placeIn(memory.layoutOf(bufferType).spans, end);
       ggml.ggml_set_name(tensor, `${name} of experts`);
-      ggml.ggml_backend_tensor_alloc(buffer, tensor, address);
+      arena.place(tensor, bufferType, end);
       tensors[name] = tensor;
       offsets[name] = end;
       end += placed_bytes(arena, bufferType, tensor);
@@ -148,6 +145,23 @@ export class ExpertWindow {
     this.bytes = end - offset;
     this.#tensors = tensors as Record<MatrixName, Pointer>;
     this.#offsets = offsets as Record<MatrixName, number>;
+    if (stays) this.wipe();
+  }
+
+  /**
+   * Before anything is brought to it. Where rows are no multiple of 512, kernels of CUDA read beyond the last row of a
+   * matrix, into the next slot; they multiply that by zero, so it must be numbers. What others left there need not be,
+   * while zeros are, and any expert of this model is.
+   */
+  wipe(): void {
+    const { backend, memory } = this.#arena;
+    for (const name of matrix_names) {
+      const { bufferType, bytes } = this.#planes[name];
+      const tensor = this.#tensors[name];
+      if (bufferType !== backend.plain || alloc_bytes(this.#arena, bufferType, tensor) === this.slots * bytes)
+        continue;
+      memory.zero(this.#offsets[name], placed_bytes(this.#arena, bufferType, tensor));
+    }
   }
 
   /** The tensors of a layer's experts: each of them one matrix a slot. */
@@ -226,7 +240,12 @@ function windowTensor(
   return ggml.ggml_new_tensor_3d(context, type, row_elements, rows, slots)!;
 }
 
-function placed_bytes({ backend: { ggml }, memory }: StreamingArena, bufferType: Pointer, tensor: Pointer) {
-  const bytes = Number(ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor));
-  return Math.ceil(bytes / memory.alignment_bytes) * memory.alignment_bytes;
+function placed_bytes(arena: StreamingArena, bufferType: Pointer, tensor: Pointer): number {
+  const { alignment_bytes } = arena.memory;
+  return Math.ceil(alloc_bytes(arena, bufferType, tensor) / alignment_bytes) * alignment_bytes;
+}
+
+/** With what kernels read behind it. */
+function alloc_bytes({ backend }: StreamingArena, bufferType: Pointer, tensor: Pointer): number {
+  return Number(backend.ggml.ggml_backend_buft_get_alloc_size(bufferType, tensor));
 }

@@ -1,6 +1,5 @@
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 import type { Pointer } from '../../native/signature.ts';
-import { placeIn } from '../backend/pool-memory.ts';
 import { MatrixRows } from '../engine/matrix-rows.ts';
 import type { PlannedWeight, WeightPlan } from '../engine/weight-plan.ts';
 import { type LoadedWeights, placeWeights, weightContext } from '../engine/weights.ts';
@@ -53,6 +52,9 @@ export class PartWeights implements LoadedWeights {
       this.#tensors = placed.map((place): PartTensor => {
         const own = { ...place, offset, load: describeLoad(backend, memory, place) };
         const bytes = Number(ggml.ggml_backend_buft_get_alloc_size(place.bufferType, place.tensor));
+        const { load } = own;
+        if (load.layout === 0)
+          load.zeros_behind = bytes - load.parts.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
         offset += Math.ceil(bytes / memory.alignment_bytes) * memory.alignment_bytes;
         return own;
       });
@@ -66,12 +68,9 @@ export class PartWeights implements LoadedWeights {
 
   /** Where the part lies, once and for all: graphs know the addresses of its tensors. */
   placeAt(offset: number): void {
-    const { backend, memory } = this.#arena;
     this.#offset = offset;
-    for (const own of this.#tensors) {
-      const { buffer, address } = placeIn(memory.layoutOf(own.bufferType).spans, offset + own.offset);
-      backend.ggml.ggml_backend_tensor_alloc(buffer, own.tensor, address);
-    }
+    for (const { tensor, bufferType, offset: within } of this.#tensors)
+      this.#arena.place(tensor, bufferType, offset + within);
   }
 
   /** Its matrices. */

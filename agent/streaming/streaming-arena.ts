@@ -1,6 +1,8 @@
+import { placeTensor } from '../../native/ggml.ts';
+import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
-import type { PoolMemory } from '../backend/pool-memory.ts';
+import { type PoolMemory, placeIn } from '../backend/pool-memory.ts';
 import type { DevicePool, PoolRange } from '../memory/device-pool.ts';
 import type { TensorLoader } from '../memory/load/tensor-loader.ts';
 import { ArenaScratch } from './arena-scratch.ts';
@@ -73,6 +75,19 @@ export class StreamingArena {
 
   get alignment_bytes(): number {
     return alignment_bytes;
+  }
+
+  /**
+   * Puts a tensor at an offset of the pool, for good. A backend that is told of it may write there, where another
+   * model's weights may lie now: zeros behind the tensor, which CUDA's kernels read. They come with its bytes instead,
+   * each time; see `TensorLoad.zeros_behind`.
+   */
+  place(tensor: Pointer, bufferType: Pointer, offset: number): void {
+    const { backend, memory } = this;
+    const { buffer, address } = placeIn(memory.layoutOf(bufferType).spans, offset);
+    if (bufferType === backend.plain) placeTensor(tensor, buffer, address);
+    // Special layouts note in it whose kernels are to multiply.
+    else backend.ggml.ggml_backend_tensor_alloc(buffer, tensor, address);
   }
 
   /** @returns the offset of so many bytes that stay; undefined where there is no room for them */

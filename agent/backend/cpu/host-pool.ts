@@ -100,6 +100,10 @@ export class HostPool implements PoolMemory {
     this.view(offset, from.length).set(from);
   }
 
+  zero(offset: number, bytes: number): void {
+    this.view(offset, bytes).fill(0);
+  }
+
   move(to_offset: number, from_offset: number, bytes: number): void {
     const { base } = this.plain;
     moveMemory(base + BigInt(to_offset), base + BigInt(from_offset), bytes);

@@ -42,6 +42,11 @@ export class DeviceBytes {
     this.#ggml.ggml_backend_tensor_set(pointAt(this.#one, to, any_bytes), source, 0, bytes);
   }
 
+  /** @param bytes a multiple of four, as the address is: Vulkan fills words */
+  zero(at: Place, bytes: number): void {
+    this.#ggml.ggml_backend_tensor_memset(pointAt(this.#one, at, any_bytes), 0, 0, bytes);
+  }
+
   /** The ranges may overlap. Devices copy in any order, so that what overlaps goes in pieces that do not. */
   move(to: Place, from: Place, bytes: number): void {
     const distance = Number(to.address - from.address);

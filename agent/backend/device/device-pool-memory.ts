@@ -96,6 +96,10 @@ export class DevicePoolMemory implements PoolMemory {
     this.#parts.bytes.write(placeIn(this.plain.spans, offset), from, from.length);
   }
 
+  zero(offset: number, bytes: number): void {
+    this.#parts.bytes.zero(placeIn(this.plain.spans, offset), bytes);
+  }
+
   populate(): void {
     // A buffer of a device has its memory from the start.
   }

@@ -22,6 +22,8 @@ export interface TensorLoad {
   pool_offset: number;
   /** Bytes in the pool of one row; undefined where the layout can only be made from the whole tensor. */
   pool_row_bytes?: number;
+  /** Of plain memory: so many bytes behind it in the pool are to be zero, for kernels that read beyond a last row. */
+  zeros_behind?: number;
 }
 
 export interface FileRange {
@@ -37,6 +39,8 @@ export interface PlainPiece {
   file_offset: number;
   pool_offset: number;
   bytes: number;
+  /** Bytes behind it in the pool that are to be zero; absent: none. */
+  zeros_behind?: number;
 }
 
 /** Rows that ggml lays out anew. */
@@ -82,12 +86,13 @@ function* pieces(tensors: readonly TensorLoad[], unit_bytes: number): Generator<
 
 function joinNeighbours(tensors: readonly TensorLoad[]): PlainPiece[] {
   const ranges: PlainPiece[] = [];
-  for (const { parts, pool_offset } of tensors) {
+  for (const { parts, pool_offset, zeros_behind } of tensors) {
     let offset = pool_offset;
     for (const { offset_bytes, size_bytes } of parts) {
       ranges.push({ kind: 'plain', file_offset: offset_bytes, pool_offset: offset, bytes: size_bytes });
       offset += size_bytes;
     }
+    if (zeros_behind) ranges.at(-1)!.zeros_behind = zeros_behind;
   }
   ranges.sort((a, b) => a.file_offset - b.file_offset);
   const joined: PlainPiece[] = [];
@@ -97,21 +102,27 @@ function joinNeighbours(tensors: readonly TensorLoad[]): PlainPiece[] {
       last &&
       range.file_offset === last.file_offset + last.bytes &&
       range.pool_offset === last.pool_offset + last.bytes;
-    if (follows) last.bytes += range.bytes;
-    else joined.push({ ...range });
+    if (!follows) joined.push({ ...range });
+    else {
+      last.bytes += range.bytes;
+      if (range.zeros_behind) last.zeros_behind = range.zeros_behind;
+    }
   }
   return joined;
 }
 
 function* cutPlain(ranges: readonly PlainPiece[], unit_bytes: number): Generator<PlainPiece> {
-  for (const { file_offset, pool_offset, bytes } of ranges)
-    for (let done = 0; done < bytes; done += unit_bytes)
-      yield {
+  for (const { file_offset, pool_offset, bytes, zeros_behind } of ranges)
+    for (let done = 0; done < bytes; done += unit_bytes) {
+      const piece: PlainPiece = {
         kind: 'plain',
         file_offset: file_offset + done,
         pool_offset: pool_offset + done,
         bytes: Math.min(unit_bytes, bytes - done),
       };
+      if (zeros_behind && done + unit_bytes >= bytes) piece.zeros_behind = zeros_behind;
+      yield piece;
+    }
 }
 
 function* converted(tensor: TensorLoad, unit_bytes: number): Generator<ConvertedPiece> {

@@ -1,10 +1,10 @@
 import koffi from 'koffi';
-import { type Ggml, tensorLayout } from '../../../native/ggml.ts';
+import { type Ggml, memoryAt, tensorLayout } from '../../../native/ggml.ts';
 import { moveMemory, populateForReading } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { loadStreamCopy } from '../../../native/stream-copy.ts';
 import { DeviceCopies } from '../../backend/device/device-copies.ts';
-import { placeIn } from '../../backend/pool-memory.ts';
+import { type Place, placeIn } from '../../backend/pool-memory.ts';
 import { refusedWeights, writeWeights } from '../../engine/checked-weights.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
@@ -23,6 +23,8 @@ const streamed_bytes_min = 128 * 1024;
  * Lower: fewer units are read ahead; higher: a thread may have more memory.
  */
 const ring_unit_bytes_max = 16 * 1024 * 1024;
+/** Of zeros, at once: more than what lies behind a tensor for CUDA's kernels, which is a part of a row of 512. */
+const zeros_bytes = 4096;
 
 /** Of a load, what one thread does. */
 interface Share {
@@ -41,6 +43,8 @@ export class UnitLoader {
   readonly #streamCopy = loadStreamCopy();
   readonly #ring: UnitRing;
   #staging: StagingMemory | undefined;
+  /** Nothing else is ever written to it: copies of it to a device may be under way. */
+  #zeros: StagingMemory | undefined;
   #copies: DeviceCopies | undefined;
 
   constructor(ggml: Ggml) {
@@ -175,6 +179,8 @@ export class UnitLoader {
     this.#ring.free();
     this.#copies?.free();
     this.#copies = undefined;
+    this.#zeros?.free();
+    this.#zeros = undefined;
   }
 
   #freeStaging(): void {
@@ -186,6 +192,10 @@ export class UnitLoader {
     const { work, structs, counters } = share;
     if (piece.kind === 'plain') {
       const place = placeIn(work.layouts[0]!, piece.pool_offset);
+      if (piece.zeros_behind) {
+        const behind = { ...place, address: place.address + BigInt(piece.bytes) };
+        this.#writeZeros(work, behind, piece.zeros_behind);
+      }
       const range = { offset_bytes: piece.file_offset, size_bytes: piece.bytes };
       if (this.#copies) {
         const source = staged?.(range) ?? this.#stage(share, [range], undefined);
@@ -203,6 +213,21 @@ export class UnitLoader {
     const began_ms = performance.now();
     if (!writeWeights(this.#ggml, tensor, source, piece)) throw new RefusedWeights(piece.name);
     counters.wentBy('convert', piece.bytes, began_ms);
+  }
+
+  #writeZeros({ upload }: LoadWork, { buffer, address }: Place, bytes: number): void {
+    if (!this.#copies) {
+      memoryAt(address, bytes).fill(0);
+      return;
+    }
+    if (!this.#zeros) {
+      this.#zeros = stagingMemory(this.#ggml, upload?.host_buffer_type, zeros_bytes);
+      memoryAt(this.#zeros.address, zeros_bytes).fill(0);
+    }
+    for (let done = 0; done < bytes; done += zeros_bytes) {
+      const place = { buffer, address: address + BigInt(done) };
+      this.#copies.write(place, this.#zeros.address, Math.min(zeros_bytes, bytes - done));
+    }
   }
 
   /**

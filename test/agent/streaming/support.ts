@@ -2,11 +2,14 @@ import { existsSync, mkdirSync, renameSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import type { Backend } from '../../../agent/backend/backend.ts';
+import { DeviceBackend } from '../../../agent/backend/device/device-backend.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { TensorLoader } from '../../../agent/memory/load/tensor-loader.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
 import { type ArenaOptions, StreamingArena } from '../../../agent/streaming/streaming-arena.ts';
+import { ggmlDevices, loadGgml } from '../../../native/ggml.ts';
 import { synthPresets } from '../../../native/synth/presets.ts';
 import type { SynthQuantization } from '../../../native/synth/quantization.ts';
 import type { SynthShape } from '../../../native/synth/shape.ts';
@@ -70,10 +73,19 @@ async function keptModel(
   return path;
 }
 
-export function newArena(more: Partial<ArenaOptions> = {}): StreamingArena {
+let parted: DeviceBackend | undefined;
+
+/** The CPU as a device that computes graphs in parts, and whose weights all lie as in their file. */
+export function partedBackend(): DeviceBackend {
+  const ggml = loadGgml();
+  parted ??= new DeviceBackend(ggml, ggmlDevices(ggml).find(({ pointer }) => pointer === ggml.cpuDevice)!);
+  return parted;
+}
+
+export function newArena(more: Partial<ArenaOptions> = {}, backend: Backend = testBackend()): StreamingArena {
   const options = { ring_bytes: 2 * mib, resident_bytes: 0, copy_threads: 1, ...more };
   const pool_bytes = options.ring_bytes + options.resident_bytes + 16 * mib;
-  const pool = new DevicePool(testBackend(), { pool_bytes, threads: 1 });
+  const pool = new DevicePool(backend, { pool_bytes, threads: 1 });
   open.push(pool);
   const loader = new TensorLoader(pool.backend, pool.memory, { threads: 1 });
   open.push(loader);
@@ -115,8 +127,12 @@ export function options(path: string, more: Partial<EngineOptions>): EngineOptio
   return engineOptions(path, { kv_tokens: 1024, max_sequences: 4, prefill_chunk_tokens: 64, ...more });
 }
 
-export function resident(path: string, more: Partial<EngineOptions> = {}): NativeEngine {
-  const engine = new NativeEngine(options(path, more), testBackend());
+export function resident(
+  path: string,
+  more: Partial<EngineOptions> = {},
+  backend: Backend = testBackend(),
+): NativeEngine {
+  const engine = new NativeEngine(options(path, more), backend);
   open.push(engine);
   return engine;
 }

@@ -44,6 +44,21 @@ describe('the pieces of a load', () => {
     expect(units.map((unit) => unit.map(({ bytes }) => bytes))).toEqual([[1000], [1000], [500, 100, 100]]);
   });
 
+  it('have zeros behind the last of a tensor’s bytes, where they are asked for', () => {
+    const tensors = [
+      { ...plain(0, 2500, 0), zeros_behind: 96 },
+      plain(2500, 64, 2624),
+      { ...plain(2564, 64, 2688), zeros_behind: 0 },
+      { ...plain(2628, 64, 2752), zeros_behind: 8 },
+    ];
+    expect(flat(cutIntoUnits(tensors, 1000))).toEqual([
+      { kind: 'plain', file_offset: 0, pool_offset: 0, bytes: 1000 },
+      { kind: 'plain', file_offset: 1000, pool_offset: 1000, bytes: 1000 },
+      { kind: 'plain', file_offset: 2000, pool_offset: 2000, bytes: 500, zeros_behind: 96 },
+      { kind: 'plain', file_offset: 2500, pool_offset: 2624, bytes: 192, zeros_behind: 8 },
+    ]);
+  });
+
   it('cut converted tensors at groups of rows, each at its own bytes of file and pool', () => {
     const pieces = flat(cutIntoUnits([special({})], 18 * row_group));
     expect(pieces).toHaveLength(4);
