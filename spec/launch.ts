@@ -84,6 +84,11 @@ export const unitSchema = z.strictObject({
        */
       link_share: z.number().gt(0).lt(1).optional(),
       /**
+       * Of the memory of its node, beside `device_bytes`: page-locked copies of its weights, which products of the
+       * device read where they are. Absent: no product does.
+       */
+      locked_bytes: z.int().min(0).optional(),
+      /**
        * Of a model whose weights give way to others: what the device has for all such models of it. Absent: it keeps
        * its memory.
        */

@@ -145,8 +145,13 @@ export interface DeviceOffer {
   figures?: DeviceFigures;
 }
 
-/** `unverified`: taken for there, since the site config says nothing of it and the job cannot be looked into. */
-export type EngineOffer = { available: true; unverified?: true } | { available: false; because: string };
+/**
+ * `unverified`: taken for there, since the site config says nothing of it and the job cannot be looked into.
+ * `reads_host_weights`: of the native engine, products of its GPUs read weights in page-locked memory of the host.
+ */
+export type EngineOffer =
+  | { available: true; unverified?: true; reads_host_weights?: true }
+  | { available: false; because: string };
 
 export interface PlacementQuestion {
   deployment: string;

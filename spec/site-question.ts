@@ -90,7 +90,11 @@ const offerSchema = z.strictObject({
   engines: z.partialRecord(
     z.enum(engineNames).exclude(['auto']),
     z.discriminatedUnion('available', [
-      z.strictObject({ available: z.literal(true), unverified: z.literal(true).optional() }),
+      z.strictObject({
+        available: z.literal(true),
+        unverified: z.literal(true).optional(),
+        reads_host_weights: z.literal(true).optional(),
+      }),
       z.strictObject({ available: z.literal(false), because: z.string() }),
     ]),
   ),

@@ -44,7 +44,10 @@ export function loadMessage(
     },
   };
   if (slo) message.slo = slo;
-  if (config.weights === 'streamed') message.streamed = { resident_bytes, link_share: config.link_share };
+  if (config.weights === 'streamed') {
+    const { link_share, locked_bytes } = config;
+    message.streamed = { resident_bytes, link_share, locked_bytes };
+  }
   if (config.pipeline) {
     const { begin, end } = config.pipeline;
     message.pipeline = config.pipeline;

@@ -42,6 +42,8 @@ export interface NativeModel {
   resident_bytes?: number | undefined;
   /** Of those that are streamed over a link of others, too: their part of its rate; absent: all of it. */
   link_share?: number | undefined;
+  /** Of those that are streamed: page-locked copies of them, at most; absent: no product would read any. */
+  locked_bytes?: number | undefined;
   /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
   pipeline?: PipelinePlace;
   /** It computes prompts, or goes on with answers whose KV it is sent; absent: both. */

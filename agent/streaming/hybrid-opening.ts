@@ -18,30 +18,42 @@ const rounds = 3;
 /** Products with weights in host memory, or why there are none where the library is. */
 export type OpenedProducts = { products: HybridProducts } | { because: string };
 
+interface ProductsAsked {
+  backend: Pick<Backend, 'name' | 'ggml'>;
+  meter: StreamMeter;
+  arena_bytes: number;
+  /** Of the link, what the model counts on; absent: all of it. */
+  link_share?: number | undefined;
+  /** Of host memory, what the plan counted for page-locked copies; absent: it saw nothing to copy. */
+  locked_bytes?: number | undefined;
+}
+
 /**
  * On a device of CUDA, where the build compiled them; undefined elsewhere.
- * @param link_share of the link, what the model counts on; absent: all of it
+ * @param library absent: none was compiled
  */
 export function openHybridProducts(
-  backend: Backend,
-  meter: StreamMeter,
-  arena_bytes: number,
-  link_share?: number,
+  { backend, meter, arena_bytes, link_share, locked_bytes }: ProductsAsked,
+  library: HybridGemm | undefined = loadHybridGemm(),
 ): OpenedProducts | undefined {
-  if (!backend.name.startsWith('CUDA')) return undefined;
-  const library = loadHybridGemm();
-  if (!library) return undefined;
+  if (!backend.name.startsWith('CUDA') || !library || locked_bytes === undefined) return undefined;
+  if (locked_bytes === 0)
+    return {
+      because: 'HybridGEMM is off, and weights are copied: its node has no memory for copies of them',
+    };
   // A worker sees its own device alone; with several of them nobody says which is which.
   if (library.devices !== 1)
     return { because: `HybridGEMM is off, and weights are copied: it sees ${library.devices} devices` };
+  let device: HybridDevice | undefined;
   try {
-    const device = library.open();
+    device = library.open();
     const products = new HybridProducts({
       ggml: backend.ggml,
       library,
       device,
       rates: measuredRates(library, device),
       arena_bytes,
+      locked_bytes,
       link_bytes_per_s: () => meter.statistics.link?.bytes_per_s,
       counted_bytes_per_s: () => {
         const { link } = meter.statistics;
@@ -51,6 +63,7 @@ export function openHybridProducts(
     });
     return { products };
   } catch (error) {
+    device?.close();
     if (!(error instanceof HybridGemmError)) throw error;
     return { because: `HybridGEMM is off, and weights are copied: ${error.message}` };
   }

@@ -59,6 +59,8 @@ export interface HybridProductsOptions {
   rates: ComputeRates;
   /** For copies, where they serve better. */
   arena_bytes: number;
+  /** Of host memory, what packed weights may take. */
+  locked_bytes: number;
   /** What the link gives; undefined: not known yet. */
   link_bytes_per_s(): number | undefined;
   /** Of that, what a product counts on where it has the choice: others read over the link, too. */
@@ -85,6 +87,8 @@ export class HybridProducts implements GraphOperations {
   /** Why some weights have no packed copy. */
   #short: string | undefined;
   #products = 0;
+  /** What packed weights take. */
+  #locked_bytes = 0;
 
   constructor(own: HybridProductsOptions) {
     this.#own = own;
@@ -167,18 +171,28 @@ export class HybridProducts implements GraphOperations {
     const { type, n, k } = matrix;
     const bytes = library.packedBytes(type, n, k);
     if (bytes === undefined) return;
+    if (this.#locked_bytes + bytes > this.#own.locked_bytes) {
+      const mib = this.#own.locked_bytes / 2 ** 20;
+      this.#stopPacking(`the plan has ${mib.toFixed(1)} MiB of host memory for page-locked copies`);
+      return;
+    }
     let memory: Pointer | undefined;
     try {
       memory = library.allocateHost(bytes);
       library.pack(type, n, k, rowsOf(matrix, version), memory);
       matrix.packed = memory;
+      this.#locked_bytes += bytes;
     } catch (error) {
       if (memory !== undefined && matrix.packed === undefined) library.freeHost(memory);
       if ((error as Error).name !== 'HybridGemmError') throw error;
-      // Those that have their memory go on.
-      this.#unpacked = [];
-      this.#short = `some weights are copied, and not read in place: ${(error as Error).message}`;
+      this.#stopPacking((error as Error).message);
     }
+  }
+
+  /** Weights that have their memory are read in place as before. */
+  #stopPacking(because: string): void {
+    this.#unpacked = [];
+    this.#short = `some weights are copied, and not read in place: ${because}`;
   }
 
   free(): void {

@@ -59,14 +59,14 @@ export function openStreamingEngine(
   try {
     const cut = cutModel(options, arena, file, more, room, meter);
     if (cut.experts) freed.push(() => cut.experts!.free());
-    const { products, copied_because } = productsFor(options, meter, more);
-    if (products) freed.push(() => products.free());
-    for (const { weights, ring } of cut.parts) if (ring) products?.register(weights);
     // Those that no stage has taken yet.
     const left = cut.stages.map(({ weights }) => weights);
     freed.push(() => {
       for (const weights of left) weights.free();
     });
+    const { products, copied_because } = productsFor(options, meter, more);
+    if (products) freed.push(() => products.free());
+    for (const { weights, ring } of cut.parts) if (ring) products?.register(weights);
     const kv = new KvMemory(
       arena.backend,
       file.model,

@@ -15,6 +15,8 @@ export interface StreamedPart {
   resident_bytes: number;
   /** Of the rate of its link, what it counts on where others read over it, too; absent: all of it. */
   link_share?: number | undefined;
+  /** Of host memory, for page-locked copies; absent: no product of the device would read them. */
+  locked_bytes?: number | undefined;
 }
 
 /** What a device has for models whose weights are streamed. */
@@ -79,7 +81,8 @@ export class StreamedModels {
    * @returns the engine, ready at once: its weights come with its first step
    * @throws HpcserveError as `openStreamingEngine`; E_POOL_FULL: there is no room for the arena
    */
-  open(name: string, options: EngineOptions, { resident_bytes, link_share }: StreamedPart): OpenedEngine {
+  open(name: string, options: EngineOptions, own: StreamedPart): OpenedEngine {
+    const { resident_bytes, link_share, locked_bytes } = own;
     const share = this.#share;
     if (!share)
       throw new HpcserveError('E_ENGINE_OPTIONS', {
@@ -96,7 +99,14 @@ export class StreamedModels {
         lacking_bytes: resident_bytes - given_bytes,
         kv: this.#pool().kv(name),
         disk: this.#pool().disk,
-        products: (meter) => openHybridProducts(this.#pool().backend, meter, arena.ring.bytes, link_share),
+        products: (meter) =>
+          openHybridProducts({
+            backend: this.#pool().backend,
+            meter,
+            arena_bytes: arena.ring.bytes,
+            link_share,
+            locked_bytes,
+          }),
         on_part: () => this.#around.beat(),
         on_closed: () => this.#leave(),
       });

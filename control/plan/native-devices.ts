@@ -1,4 +1,6 @@
 /** Accelerators for the native engine: whether a site has a backend for them, and what this machine has. */
+import { existsSync } from 'node:fs';
+import { hybridGemmPath } from '../../native/cuda/library-file.ts';
 import { nativeFolderVariable } from '../../native/libraries.ts';
 import { gpuBackendsIn, type ListedDevice, listAccelerators } from '../../native/list-devices.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -49,4 +51,13 @@ export function gpuLibraries(
   const own = site.kind === 'local' ? environment[nativeFolderVariable] : undefined;
   const folder = library_dir === undefined ? own : expandSitePath(library_dir, environment);
   return folder !== undefined && folder !== '' && gpuBackendsIn(folder).length > 0 ? folder : undefined;
+}
+
+/**
+ * Whether products of its GPUs read weights in page-locked memory of the host (HybridGEMM): with this program, which
+ * jobs run, too, the build has brought the library for it.
+ * @param folder as `gpuLibraries` found it
+ */
+export function readsHostWeights(folder: string, library = hybridGemmPath): boolean {
+  return gpuBackendsIn(folder).includes('cuda') && existsSync(library);
 }

@@ -8,7 +8,7 @@ import type { SiteEngine } from '../../spec/site-runtime.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
 import { programOnPath } from '../state/site-files.ts';
 import type { LiveFacts, LiveNodes } from './live-facts.ts';
-import { gpuLibraries, localAccelerators } from './native-devices.ts';
+import { gpuLibraries, localAccelerators, readsHostWeights } from './native-devices.ts';
 import { pythonPackageOnPath } from './python-package.ts';
 import { givenWhole } from './whole-nodes.ts';
 
@@ -350,14 +350,7 @@ export function enginesOf(
   // https://docs.sglang.io/docs/hardware-platforms/cpu_server
   const lacksTiles = device.kind === 'cpu' && isa.length > 0 && !isa.some((name) => /^amx/i.test(name));
   return {
-    native:
-      gpu && gpuLibraries(site, environment) === undefined
-        ? {
-            available: false,
-            because:
-              'its libraries have no backend for GPUs: `hpcserve native add cuda` or `vulkan` brings one; else a wrapped engine',
-          }
-        : yes,
+    native: gpu ? nativeOnGpu(site, environment) : yes,
     vllm: real(program('vllm', 'vllm')),
     sglang: lacksTiles
       ? { available: false, because: 'on CPUs it computes with AMX, which these have not' }
@@ -370,6 +363,20 @@ export function enginesOf(
     ollama: program('ollama', 'ollama'),
     command: yes,
   };
+}
+
+function nativeOnGpu(
+  site: SiteConfig,
+  environment: Readonly<Record<string, string | undefined>>,
+): EngineOffer {
+  const folder = gpuLibraries(site, environment);
+  if (folder === undefined)
+    return {
+      available: false,
+      because:
+        'its libraries have no backend for GPUs: `hpcserve native add cuda` or `vulkan` brings one; else a wrapped engine',
+    };
+  return readsHostWeights(folder) ? { available: true, reads_host_weights: true } : { available: true };
 }
 
 /** The CPU as the kernel names it, shortened: `Xeon Platinum 8480C`. */

@@ -37,6 +37,8 @@ export interface Describing {
   devices_left: ReadonlyMap<PlacementOption['offer'], number>;
   /** Of streamed weights: what every replica of an option has staying on its device. */
   resident_bytes: (option: PlacementOption) => number;
+  /** The same: what every replica has of its host for page-locked copies. */
+  locked_bytes: (option: PlacementOption) => number;
   /** The same: of the rate of its link, what every replica gets at least. */
   link_share: (option: PlacementOption) => number;
 }
@@ -63,6 +65,7 @@ export function plannedModel({ model, options, placed }: PlacedModel, about: Des
       ...new Set(running.flatMap(([option]) => poolWords(model, option.offer))),
       ...new Set(running.flatMap(([option]) => sharedLinkWords(option, about.link_share(option)))),
       ...new Set(running.flatMap(([option]) => residentWords(option, about))),
+      ...new Set(running.flatMap(([option]) => lockedWords(about.locked_bytes(option)))),
       ...new Set(entries.flatMap(([option]) => [batchWords(option), ...speedWords(option)])),
       ...(where.length > 0 ? [`replicas: ${where.join(', ')}`] : []),
     ],
@@ -111,6 +114,13 @@ function residentWords(option: PlacementOption, about: Describing): string[] {
       : 'no step brings any more';
   return [
     `layers of ${formatGib(resident_bytes)} stay on ${offer.devices.model}, in memory that nothing else of the plan takes: ${rest}`,
+  ];
+}
+
+function lockedWords(locked_bytes: number): string[] {
+  if (locked_bytes === 0) return [];
+  return [
+    `up to ${formatGib(locked_bytes)} more of the host hold page-locked copies of its weights, which products of the device read where they are (HybridGEMM)`,
   ];
 }
 

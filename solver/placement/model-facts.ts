@@ -79,6 +79,11 @@ export function streamedStep(
   };
 }
 
+/** What every step brings: without experts. */
+export function denseStep_bytes(model: PlacementModel, device: DeviceSpec): number {
+  return (1 - expertsOf(model, device).share) * streamingOf(model).step_bytes;
+}
+
 /** Share of the weights that a step brings which are experts', and of these what a token needs. */
 function expertsOf(model: PlacementModel, device: DeviceSpec): { share: number; used_share: number } {
   const shape = shapeOf(model);

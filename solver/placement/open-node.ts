@@ -9,6 +9,7 @@ import {
 import { onRealGpu } from './engine-choice.ts';
 import type { LentPart } from './lenders.ts';
 import { demandOf, type LinkedDevice, streamingTime } from './link-budget.ts';
+import { lockedCopies_bytes } from './locked-copies.ts';
 import type { PlacementOption } from './options.ts';
 import { residentLayers_bytes, type StreamedReplica } from './resident-layers.ts';
 import type { StageCut } from './stage-plan.ts';
@@ -80,6 +81,8 @@ interface JobMemory {
   page_cache_bytes: number;
   /** Of those files, what the node has no memory for. */
   uncached_bytes: number;
+  /** The same of page-locked copies of weights, which come after the files. */
+  unlocked_bytes: number;
 }
 
 export function jobMemory(node: OpenNode, { settings }: PlacementQuestion): JobMemory {
@@ -91,13 +94,34 @@ export function jobMemory(node: OpenNode, { settings }: PlacementQuestion): JobM
   const uncached_bytes = Math.max(0, files_bytes - free_bytes(own_bytes));
   if (!onRealGpu(offer)) {
     const memory_bytes = Math.min(offer.memory_bytes, own_bytes);
-    return { memory_bytes, page_cache_bytes: files_bytes - uncached_bytes, uncached_bytes };
+    const page_cache_bytes = files_bytes - uncached_bytes;
+    return { memory_bytes, page_cache_bytes, uncached_bytes, unlocked_bytes: 0 };
   }
+  const locked_bytes = sum(lockedByUnit(node, settings).values());
+  const unlocked_bytes = sum(node.streamed.map(({ option }) => lockedCopies_bytes(option))) - locked_bytes;
+  const taken_bytes = own_bytes + locked_bytes;
   const share_bytes = Math.floor((offer.memory_bytes * devicesInUse(node)) / offer.devices.count);
-  const memory_bytes = Math.max(share_bytes, node.host_bytes > 0 ? own_bytes : 0);
+  const memory_bytes = Math.max(share_bytes, node.host_bytes + locked_bytes > 0 ? taken_bytes : 0);
   // The share of its devices may be enough for them.
-  const more_bytes = Math.max(0, own_bytes + files_bytes - memory_bytes);
-  return { memory_bytes, page_cache_bytes: Math.min(free_bytes(memory_bytes), more_bytes), uncached_bytes };
+  const more_bytes = Math.max(0, taken_bytes + files_bytes - memory_bytes);
+  const page_cache_bytes = Math.min(free_bytes(memory_bytes), more_bytes);
+  return { memory_bytes, page_cache_bytes, uncached_bytes, unlocked_bytes };
+}
+
+/**
+ * What page-locked copies of weights may take, by unit that has any. Files come first: without copies weights go
+ * through the ring, and without files in the page cache they come from a disk.
+ */
+export function lockedByUnit(node: OpenNode, settings: PlacementSettings): ReadonlyMap<string, number> {
+  const wanted = node.streamed.flatMap(({ unit, option }) => {
+    const bytes = lockedCopies_bytes(option);
+    return bytes > 0 ? [{ unit, bytes }] : [];
+  });
+  const wanted_bytes = sum(wanted.map(({ bytes }) => bytes));
+  const files_bytes = sum(node.streamed_files.values());
+  const left_bytes = node.offer.memory_bytes - node.host_bytes - settings.host_overhead_bytes - files_bytes;
+  const part = Math.max(0, Math.min(1, left_bytes / wanted_bytes));
+  return new Map(wanted.map(({ unit, bytes }) => [unit, Math.floor(part * bytes)]));
 }
 
 /**

@@ -11,6 +11,7 @@ import {
   devicesInUse,
   jobMemory,
   linkedDevices,
+  lockedByUnit,
   type OpenDevice,
   type OpenNode,
   residentByUnit,
@@ -134,11 +135,20 @@ export class Packing {
   /** What a person should know of files that are read again and again. */
   cacheWarnings(): string[] {
     const warnings = this.#nodes.flatMap((node) => {
-      const { uncached_bytes } = jobMemory(node, this.#question);
-      if (uncached_bytes === 0) return [];
+      const { uncached_bytes, unlocked_bytes } = jobMemory(node, this.#question);
       const streamed = node.units.filter(({ memory }) => memory?.arena_bytes !== undefined);
       const names = [...new Set(streamed.map(({ model }) => model.name))].join(', ');
-      return `${names} on ${node.offer.node_kind}: host memory lacks ${formatGib(uncached_bytes)} for weights that are streamed: so much is read from files with every step`;
+      const lacks = `${names} on ${node.offer.node_kind}: host memory lacks`;
+      const said: string[] = [];
+      if (uncached_bytes > 0)
+        said.push(
+          `${lacks} ${formatGib(uncached_bytes)} for weights that are streamed: so much is read from files with every step`,
+        );
+      if (unlocked_bytes > 0)
+        said.push(
+          `${lacks} ${formatGib(unlocked_bytes)} for page-locked copies of weights: so much is copied to the device where products would read it in place`,
+        );
+      return said;
     });
     return [...new Set(warnings)];
   }
@@ -351,6 +361,12 @@ function withLinkShare(unit: UnitSpec, node: OpenNode): UnitSpec {
   return link_share < 1 ? { ...unit, memory: { ...unit.memory, link_share } } : unit;
 }
 
+/** A unit whose products read weights in host memory with what copies of those may take there. */
+function withLocked(unit: UnitSpec, locked_bytes: number | undefined): UnitSpec {
+  if (locked_bytes === undefined || unit.memory === undefined) return unit;
+  return { ...unit, memory: { ...unit.memory, locked_bytes } };
+}
+
 /** A unit that gives way to others with what its device has for all of them, which is known once all are there. */
 function withReuse(unit: UnitSpec, { giving_way_bytes }: OpenDevice): UnitSpec {
   if (unit.model.weights !== 'reuse' || unit.memory === undefined) return unit;
@@ -363,12 +379,12 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const threads = [...node.threads_by_device.values()].reduce((sum, count) => sum + count, 0);
   const { memory_bytes, page_cache_bytes } = jobMemory(node, question);
   const resident = residentByUnit(node, question.settings);
-  const units = node.units.map((unit) =>
-    withReuse(
-      withLinkShare(withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes), node),
-      node.devices[unit.first_device]!,
-    ),
-  );
+  const locked = lockedByUnit(node, question.settings);
+  const units = node.units.map((unit) => {
+    const staying = withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes);
+    const streamed = withLocked(withLinkShare(staying, node), locked.get(unit.unit));
+    return withReuse(streamed, node.devices[unit.first_device]!);
+  });
   const launch: PlannedLaunch = {
     node_kind: offer.node_kind,
     tier: offer.tier,

@@ -385,9 +385,12 @@ function placementOf(
         (each.options[0] ? new Map([[each.options[0], { replicas: 0, share: 0 }]]) : undefined);
       if (own === undefined) return [];
       const placedModel: PlacedModel = { model: each.model, options: each.options, placed: own };
-      const resident_bytes = (option: PlacementOption): number => residentOf(option, launches);
+      const resident_bytes = (option: PlacementOption): number =>
+        leastGiven(option, launches, 'resident_bytes');
+      const locked_bytes = (option: PlacementOption): number => leastGiven(option, launches, 'locked_bytes');
       const link_share = (option: PlacementOption): number => packing.linkShare(option);
-      const planned = plannedModel(placedModel, { ...inputs, devices_left, resident_bytes, link_share });
+      const about = { ...inputs, devices_left, resident_bytes, link_share, locked_bytes };
+      const planned = plannedModel(placedModel, about);
       return [{ planned, warnings: placementWarnings(planned, own, each.model) }];
     })
     .sort((a, b) => order.get(a.planned.model)! - order.get(b.planned.model)!);
@@ -414,8 +417,12 @@ function placementOf(
   };
 }
 
-/** What of a model's layers stays on each device of a kind that it is on. */
-function residentOf({ model, offer }: PlacementOption, launches: Placement['launches']): number {
+/** Of what the plan gave replicas of a model on a kind of device, what each of them has at least. */
+function leastGiven(
+  { model, offer }: PlacementOption,
+  launches: Placement['launches'],
+  what: 'resident_bytes' | 'locked_bytes',
+): number {
   const on = launches.filter(
     ({ node_kind, tier, devices_per_node }) =>
       node_kind === offer.node_kind && tier === offer.tier && devices_per_node.model === offer.devices.model,
@@ -424,7 +431,7 @@ function residentOf({ model, offer }: PlacementOption, launches: Placement['laun
     .flatMap((launch) => launch.units)
     .filter((unit) => plannedNameOf(unit) === model.spec.name);
   if (units.length === 0) return 0;
-  return Math.min(...units.map(({ memory }) => memory?.resident_bytes ?? 0));
+  return Math.min(...units.map(({ memory }) => memory?.[what] ?? 0));
 }
 
 function devicesLeft(question: PlacementQuestion, placed: Packed['placed']): Map<NodeKindOffer, number> {

@@ -18,11 +18,12 @@ function streamedOf(wanted: object, more: Partial<UnitSpec['memory'] & object>):
   return loadMessage(nativeModel(unit, context, 'a device'), text, learned).streamed;
 }
 
-test('of one that is streamed: what stays of it, and its share of a link that others read over', () => {
+test('of one that is streamed: what stays of it, its share of a link that others read over, and its copies', () => {
   const streamed = { weights: 'streamed' };
-  expect(streamedOf(streamed, { resident_bytes: 7, link_share: 0.4 })).toEqual({
+  expect(streamedOf(streamed, { resident_bytes: 7, link_share: 0.4, locked_bytes: 0 })).toEqual({
     resident_bytes: 7,
     link_share: 0.4,
+    locked_bytes: 0,
   });
   expect(streamedOf(streamed, {})).toEqual({ resident_bytes: 0 });
   expect(streamedOf({}, { resident_bytes: 7, link_share: 0.4 })).toBeUndefined();

@@ -7,13 +7,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { compileEmulatedHybridGemm } from '../../../.ci/compile-cuda.ts';
-import { DeviceBackend } from '../../../agent/backend/device/device-backend.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { TensorLoader } from '../../../agent/memory/load/tensor-loader.ts';
-import { measuredRates } from '../../../agent/streaming/hybrid-opening.ts';
+import { measuredRates, openHybridProducts } from '../../../agent/streaming/hybrid-opening.ts';
 import { HybridProducts } from '../../../agent/streaming/hybrid-products.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
+import { StreamMeter } from '../../../agent/streaming/stream-meter.ts';
 import { StreamingArena } from '../../../agent/streaming/streaming-arena.ts';
 import type { StreamingExecutor } from '../../../agent/streaming/streaming-executor.ts';
 import {
@@ -23,11 +23,10 @@ import {
   loadHybridGemm,
 } from '../../../native/cuda/hybrid-gemm.ts';
 import { hybridGemmFile } from '../../../native/cuda/library-file.ts';
-import { ggmlDevices, loadGgml } from '../../../native/ggml.ts';
 import type { EngineOptions } from '../../../spec/engine-contract.ts';
 import { type Generated, generate, prompt, rootMeanSquare } from '../engine/support.ts';
 import { mib } from '../memory/support.ts';
-import { deepModel, expectSame, options } from './support.ts';
+import { deepModel, expectSame, options, partedBackend } from './support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-hybrid-'));
 let library: HybridGemm;
@@ -41,14 +40,6 @@ afterEach(async () => {
   for (const one of open.splice(0).reverse()) await one.close();
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
-
-/** The CPU as a device that computes graphs in parts. */
-function partedBackend(): DeviceBackend {
-  const ggml = loadGgml();
-  parted ??= new DeviceBackend(ggml, ggmlDevices(ggml).find(({ pointer }) => pointer === ggml.cpuDevice)!);
-  return parted;
-}
-let parted: DeviceBackend | undefined;
 
 /** Operators of ours are for CPUs that compute whole graphs. */
 function onDevice(path: string, more: Partial<EngineOptions>): EngineOptions {
@@ -69,8 +60,13 @@ function streamed(
   {
     product_rates = rates,
     counts = true,
+    locked_bytes = Number.POSITIVE_INFINITY,
     ...more
-  }: Partial<EngineOptions> & { product_rates?: typeof rates; counts?: boolean } = {},
+  }: Partial<EngineOptions> & {
+    product_rates?: typeof rates;
+    counts?: boolean;
+    locked_bytes?: number;
+  } = {},
 ): { engine: NativeEngine; executor: StreamingExecutor; products: HybridProducts | undefined } {
   const pool = new DevicePool(partedBackend(), { pool_bytes: 20 * mib, threads: 1 });
   open.push(pool);
@@ -87,6 +83,7 @@ function streamed(
         device: library.open(),
         rates: product_rates,
         arena_bytes: arena.ring.bytes,
+        locked_bytes,
         link_bytes_per_s: () => meter.statistics.link?.bytes_per_s,
         counted_bytes_per_s: () => (counts ? meter.statistics.link?.bytes_per_s : undefined),
         on_read: (bytes, seconds) => meter.read(bytes, seconds),
@@ -168,6 +165,35 @@ it('without page-locked memory weights are copied, and that is said', async () =
   expect(executor.streamed.because?.join()).toMatch(/weights are copied.*no page-locked memory/);
 });
 
+it('copies take what the plan counted of the host, other weights are copied to the device, and that is said', async () => {
+  const path = await shallow('Q8_0');
+  const locked = vi.spyOn(library, 'allocateHost');
+  const { engine, executor, products } = streamed(path, { locked_bytes: 0.5 * mib });
+  ask(engine);
+  const before = products!.products;
+  ask(engine, 3);
+  const read = (products!.products - before) / 3;
+  expect(read).toBeGreaterThan(0);
+  expect(read).toBeLessThan(matrices);
+  const locked_bytes = locked.mock.calls.reduce((sum, [bytes]) => sum + bytes, 0);
+  expect(locked_bytes).toBeGreaterThan(0.2 * mib);
+  expect(locked_bytes).toBeLessThanOrEqual(0.5 * mib);
+  expect(executor.streamed.because).toEqual([
+    'some weights are copied, and not read in place: the plan has 0.5 MiB of host memory for page-locked copies',
+  ]);
+});
+
+it('without memory for copies nothing is opened, and with nothing to copy nothing is said', () => {
+  const opened = vi.spyOn(library, 'open');
+  const { ggml } = partedBackend();
+  const asked = { backend: { ggml, name: 'CUDA0' }, meter: new StreamMeter(1), arena_bytes: mib };
+  expect(openHybridProducts({ ...asked, locked_bytes: 0 }, library)).toEqual({
+    because: 'HybridGEMM is off, and weights are copied: its node has no memory for copies of them',
+  });
+  expect(openHybridProducts(asked, library)).toBeUndefined();
+  expect(opened).not.toHaveBeenCalled();
+});
+
 it('a product that fails ends the step by name', async () => {
   const path = await shallow('Q8_0');
   const { engine, products } = streamed(path);
@@ -202,3 +228,34 @@ it('rates are those of products with weights on the device', () => {
   expect(flops_per_s).toBeGreaterThan(1e5);
   device.close();
 });
+
+it.each([
+  ['said', new HybridGemmError('hg_allocate', 7, 'no memory of the device')],
+  ['thrown on', new TypeError('a defect of ours')],
+])(
+  'where rates cannot be measured, all that was opened for it is given back, and why is %s',
+  (_, failure) => {
+    const closed = vi.spyOn(HybridDevice.prototype, 'close');
+    const locked = vi.spyOn(library, 'allocateHost');
+    const unlocked = vi.spyOn(library, 'freeHost');
+    vi.spyOn(HybridDevice.prototype, 'allocate').mockImplementation(() => {
+      throw failure;
+    });
+    const { ggml } = partedBackend();
+    const asked = {
+      backend: { ggml, name: 'CUDA0' },
+      meter: new StreamMeter(1),
+      arena_bytes: mib,
+      locked_bytes: mib,
+    };
+    const open = () => openHybridProducts(asked, library);
+    if (failure instanceof HybridGemmError)
+      expect(open()).toEqual({
+        because: 'HybridGEMM is off, and weights are copied: hg_allocate: no memory of the device (7)',
+      });
+    else expect(open).toThrow(failure);
+    expect(closed).toHaveBeenCalledTimes(1);
+    expect(locked).toHaveBeenCalledTimes(1);
+    expect(unlocked.mock.calls).toEqual(locked.mock.results.map(({ value }) => [value]));
+  },
+);

@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
+import { readsHostWeights } from '../../../control/plan/native-devices.ts';
 import { offersOf } from '../../../control/plan/site-offers.ts';
 import {
   addedLibraries,
@@ -37,10 +38,18 @@ const native = (config: SiteConfig, environment = {}) =>
 describe('the native engine on GPUs', () => {
   test('is offered where its libraries have a backend for them', () => {
     for (const backend of ['cuda', 'vulkan', 'hip'])
-      expect(native(site(libraries(backend, `libggml-${backend}.so`)))).toEqual({ available: true });
+      expect(native(site(libraries(backend, `libggml-${backend}.so`)))).toMatchObject({ available: true });
     libraries('scratch/own', 'libggml-hip.so.0');
     const environment = { SCRATCH: join(folder, 'scratch') };
-    expect(native(site('$SCRATCH/own'), environment)).toEqual({ available: true });
+    expect(native(site('$SCRATCH/own'), environment)).toMatchObject({ available: true });
+  });
+
+  test('reads weights in host memory where the build brought the library for it, with CUDA alone', () => {
+    const library = join(libraries('built', 'libhybrid.so'), 'libhybrid.so');
+    const cuda = libraries('with-cuda', 'libggml-cuda.so');
+    expect(readsHostWeights(cuda, library)).toBe(true);
+    expect(readsHostWeights(cuda, join(folder, 'not-built.so'))).toBe(false);
+    expect(readsHostWeights(libraries('with-vulkan', 'libggml-vulkan.so'), library)).toBe(false);
   });
 
   test('is not where they have none, are not there, or nobody named any; it says what brings one', () => {
@@ -69,7 +78,7 @@ describe('the native engine on GPUs', () => {
     writeFileSync(join(packaged, 'libggml-cuda.so'), '');
     const found = withAddedLibraries(site(), layout, root);
     expect(found.native.library_dir).toBe(packaged);
-    expect(native(found)).toEqual({ available: true });
+    expect(native(found)).toMatchObject({ available: true });
     const { folder: added, link } = addedLibraries(layout);
     mkdirSync(join(added, 'vulkan-1'), { recursive: true });
     symlinkSync('vulkan-1', link);

@@ -107,6 +107,76 @@ describe('a model that is larger than its device', () => {
   });
 });
 
+describe('page-locked copies of weights', () => {
+  const reads = { native: { available: true, reads_host_weights: true } } as const;
+  const on = (device: string, memory_gib: number, more: object = {}, types = ['Q8_0']) => {
+    const model = gguf('m', '70b', { ...asked, ...more });
+    const tensors = Object.fromEntries(
+      types.map((type) => [type, { tensors: 1, bytes: model.weight_bytes / types.length }]),
+    );
+    const summary = { ...model.summary!, tensor_types: tensors };
+    const offer = gpus(device, 40, 1, { engines: reads, count: 1, memory_bytes: memory_gib * gib });
+    const question = ask([{ ...model, summary }], [offer]);
+    const placement = place(question);
+    expect(checkPlacement(question, placement)).toEqual([]);
+    const [launch] = placement.launches;
+    const { locked_bytes } = launch!.units[0]!.memory!;
+    return { ...placement, launch: launch!, locked_bytes, file_bytes: model.weight_bytes };
+  };
+  const overhead_bytes = ask([], []).settings.host_overhead_bytes;
+
+  it('are counted in the job’s memory beside its file, once a replica', () => {
+    const { launch, locked_bytes, file_bytes, warnings, models } = on('A100-40GB', 512);
+    expect(locked_bytes).toBe(file_bytes);
+    // The job has all of the node's memory with its only device.
+    expect(launch.memory_bytes_per_node).toBe(512 * gib);
+    expect(warnings).toEqual([]);
+    expect(models[0]!.reasons.join()).toMatch(/up to 37\.0 GiB more of the host hold page-locked copies/);
+    const model = gguf('m', '70b', { ...asked, replicas: 2 });
+    const summary = { ...model.summary!, tensor_types: { BF16: { tensors: 1, bytes: file_bytes } } };
+    const offer = gpus('A100-40GB', 40, 1, { engines: reads, count: 8, memory_bytes: 160 * gib });
+    const [both] = place(ask([{ ...model, summary }], [offer])).launches;
+    expect(both!.units.map(({ memory }) => memory!.locked_bytes)).toEqual([file_bytes, file_bytes]);
+    // Its share of the node is 40 GiB: one file, and a copy each.
+    expect(both!.memory_bytes_per_node).toBe(3 * file_bytes + overhead_bytes);
+  });
+
+  it('have what files leave of the node, and what they lack is said', () => {
+    const { launch, locked_bytes, file_bytes, warnings } = on('A100-40GB', 50);
+    expect(launch.memory_bytes_per_node).toBe(50 * gib);
+    expect(locked_bytes).toBe(50 * gib - overhead_bytes - file_bytes);
+    expect(warnings).toEqual([
+      'm on a100-40gb: host memory lacks 24.7 GiB for page-locked copies of weights: so much is copied to the device where products would read it in place',
+    ]);
+    const none = on('A100-40GB', 24);
+    expect(none.locked_bytes).toBe(0);
+    expect(none.warnings.join()).toMatch(/lacks [\d.]+ GiB for weights that are streamed/);
+  });
+
+  it('are of weights alone that products multiply, on devices that have such products', () => {
+    expect(on('A100-40GB', 512, {}, ['Q4_K']).locked_bytes).toBeUndefined();
+    const { locked_bytes, file_bytes } = on('A100-40GB', 512, {}, ['Q4_K', 'BF16']);
+    expect(locked_bytes).toBe(file_bytes / 2);
+    expect(on('V100-32GB', 512).locked_bytes).toBeUndefined();
+    expect(on('MI250X', 512).locked_bytes).toBeUndefined();
+    expect(on('A100-40GB', 512, { batch_invariant: true }).locked_bytes).toBeUndefined();
+    const [launch] = place(ask([gguf('m', '70b', asked)], [gpus('A100-40GB', 40, 1, native)])).launches;
+    expect(launch!.units[0]!.memory!.locked_bytes).toBeUndefined();
+  });
+
+  it('of a mixture are of what every token needs, not of experts', () => {
+    const model = gguf('m', '70b', asked);
+    const experts = { count: 64, used_per_token: 4, n_ff: 448 };
+    const tensor_types = { Q8_0: { tensors: 1, bytes: model.weight_bytes } };
+    const summary = { ...model.summary!, architecture: 'qwen3moe', experts, tensor_types };
+    const offer = gpus('A100-40GB', 40, 1, { engines: reads, count: 1 });
+    const [launch] = place(ask([{ ...model, summary }], [offer])).launches;
+    const { locked_bytes } = launch!.units[0]!.memory!;
+    expect(locked_bytes).toBeGreaterThan(0);
+    expect(locked_bytes).toBeLessThan(0.4 * model.weight_bytes);
+  });
+});
+
 describe('layers that stay', () => {
   const step_ms = (reasons: readonly string[]): number[] =>
     [...reasons.join('\n').matchAll(/which takes (\d+) ms at least/g)].map(([, ms]) => Number(ms));
