@@ -5,9 +5,11 @@ import { copyFileSync, mkdtempSync, rmSync, utimesSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
+import type { TensorLoading } from '../../../agent/memory/load/tensor-loading.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
 import type { RingUser } from '../../../agent/streaming/streaming-arena.ts';
 import { generate, prompt } from '../engine/support.ts';
+import { forgetFile } from '../memory/page-cache.ts';
 import { codeOf, mib } from '../memory/support.ts';
 import {
   ask,
@@ -143,6 +145,45 @@ test('keys and values of all layers are swapped out and in', async () => {
 });
 
 describe('bad input', () => {
+  test('a file that leaves the page cache while it is streamed is read again: the same tokens', async () => {
+    const path = join(folder, 'evicted.gguf');
+    copyFileSync(await deepModel('tiny-llama', 'BF16'), path);
+    const arena = newArena({ ring_bytes: 3.5 * mib });
+    const loads: TensorLoading[] = [];
+    const begin = arena.loader.begin.bind(arena.loader);
+    arena.loader.begin = (...asked) => {
+      const load = begin(...asked);
+      loads.push(load);
+      return load;
+    };
+    const read_bytes = (): number =>
+      loads
+        .splice(0)
+        .reduce((sum, { legs }) => sum + (legs.find(({ leg }) => leg === 'disk')?.bytes ?? 0), 0);
+    const { engine } = streamed(path, arena);
+    const question = { prompt: prompt(20, 1000, 5), max_new_tokens: 6, stop_tokens: new Set<number>() };
+    const [expected] = generate(resident(path), [{ ...question }]);
+    generate(engine, [{ prompt: prompt(4, 1000, 6), max_new_tokens: 1 }]);
+    read_bytes();
+    const tokens: number[] = [];
+    engine.add({
+      id: 1,
+      prompt_tokens: question.prompt,
+      sampler: { sample: (logits) => ({ token: logits.indexOf(Math.max(...logits)) }) },
+      max_new_tokens: 6,
+      stop_tokens: question.stop_tokens,
+    });
+    while (engine.busy) {
+      // Nobody has it in hand: what was begun for the next round is given up.
+      arena.rest();
+      await forgetFile(path);
+      for (const { token } of engine.step().outputs) if (token) tokens.push(token.token);
+      // What the kernel reads ahead is in memory by the time that it is asked for.
+      expect(read_bytes()).toBeGreaterThan(0);
+    }
+    expect(tokens).toEqual(expected!.tokens);
+  });
+
   test('a file that changes under its reader ends the step, and no token comes of it', async () => {
     const path = join(folder, 'changes.gguf');
     copyFileSync(await deepModel('tiny-llama', 'Q8_0'), path);
