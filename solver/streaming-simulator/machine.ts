@@ -15,6 +15,8 @@ export interface SimulatedSlice {
   device: DeviceSpec;
   calibration: Calibration;
   figures: SliceFigures;
+  /** Of what the link gives it alone, what its products count on, as a plan divides the link; absent: all of it. */
+  link_share?: number;
 }
 
 export interface StreamingMachine {

@@ -1,6 +1,11 @@
 import { chunk_settings, nextChunk_tokens } from '../streaming/chunk-control.ts';
 import type { ResidentShares } from '../streaming/iteration-cost.ts';
-import { type LinkEstimate, newLinkEstimate, observeTransfer } from '../streaming/link-estimate.ts';
+import {
+  countedRate_bytes_per_s,
+  type LinkEstimate,
+  newLinkEstimate,
+  observeTransfer,
+} from '../streaming/link-estimate.ts';
 import type { StreamedModel } from '../streaming/model-products.ts';
 import { residentTensors, type StreamedTensor } from '../streaming/resident-share.ts';
 import type { ModelInUse, SliceState } from '../streaming/slice-placement.ts';
@@ -147,7 +152,8 @@ export class StreamingSlice {
     const shape = shapeOf(decoding, chunks);
     const { costs, models } = this.#options;
     const resident = this.#resident[model]!;
-    const { busy_ms, link_bytes } = costs.of(models[model]!, shape, resident, this.estimate.bytes_per_s);
+    const counted = countedRate_bytes_per_s(this.estimate, this.#options.slice.link_share);
+    const { busy_ms, link_bytes } = costs.of(models[model]!, shape, resident, counted);
     const alone_ms = Math.max(busy_ms, (1000 * link_bytes) / this.figures.link_bytes_per_s);
     this.#uses[model]!++;
     this.running = {

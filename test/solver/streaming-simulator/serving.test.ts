@@ -46,6 +46,51 @@ describe('streamed models on slices', () => {
     expect(served(1)).toBeGreaterThan(1.15 * served(2));
   });
 
+  describe('beside a long prompt of another slice', () => {
+    const two = gh200Machine(['3g.48gb', '3g.48gb']);
+    const prompt = { model: 0, arrival_ms: 0, input_tokens: 16_384, output_tokens: 1 };
+    const tokens = { model: 0, arrival_ms: 1, input_tokens: 16, output_tokens: 20 };
+    const run = (kernels: StreamingPolicy['kernels'], own = two, requests = [prompt, tokens]) => {
+      const served = { ...nothing_stays, placement: false, kernels };
+      const outcome = serveStreaming(requests, { machine: own, models, policy: served, slo });
+      const { first_ms, done_ms } = outcome.sequences.at(-1)!;
+      const prompt_ms = outcome.sequences[0]!.done_ms;
+      return { token_ms: (done_ms - first_ms) / 19, prompt_ms, link_bytes: outcome.link_bytes };
+    };
+    const alone_ms = run('chosen', two, [tokens]).token_ms;
+    // Weights are read once for each 256 rows of a prompt.
+    const starving = run({ alpha: 0, tile_rows: 256 });
+
+    it('tokens starve where its products read weights again, and the choice of α gives way', () => {
+      expect(starving.token_ms).toBeGreaterThan(1.6 * alone_ms);
+      const chosen = run('chosen');
+      expect(chosen.token_ms).toBeLessThan(0.75 * starving.token_ms);
+      expect(chosen.link_bytes).toBeLessThan(0.5 * starving.link_bytes);
+      // It gives nothing up for it.
+      expect(chosen.prompt_ms).toBeLessThan(starving.prompt_ms);
+    });
+
+    it('it gives way further where a plan has given the neighbour its share', () => {
+      const shared = { ...two, slices: two.slices.map((slice) => ({ ...slice, link_share: 0.25 })) };
+      const [own, counted] = [run('chosen'), run('chosen', shared)];
+      expect(counted.token_ms).toBeLessThan(own.token_ms);
+      expect(counted.link_bytes).toBeLessThan(own.link_bytes);
+    });
+
+    it('a link that is slower than it was said to be is noticed, and weights are no longer read again', () => {
+      const slow = {
+        ...two,
+        links: new Map([...two.links].map(([name, link]) => [name, { ...link, bytes_per_s: 60e9 }])),
+      };
+      const [told, noticed] = [run('chosen', two, [prompt]), run('chosen', slow, [prompt])];
+      // Each of eight chunks needs all weights once.
+      const once_bytes = 8 * models[0]!.dense_bytes;
+      expect(told.link_bytes).toBeGreaterThan(1.1 * once_bytes);
+      expect(noticed.link_bytes).toBeLessThan(1.02 * once_bytes);
+      expect(noticed.prompt_ms).toBeLessThan((1000 * 1.05 * once_bytes) / 60e9);
+    });
+  });
+
   it('all end, whatever is asked, and what stays spares the link', () => {
     const rates = longTail(2, 0.2, 1);
     const requests = drawCatalogue({
