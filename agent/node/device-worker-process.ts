@@ -88,7 +88,9 @@ export class DeviceWorkerProcess implements ServingProcess {
   #heard_ms = performance.now();
   #onFatal: () => void = () => undefined;
   /** Who waits for the end of a change of layout, by its number. */
-  readonly #refactored = new Map<number, (message: Received<'refactored'>) => void>();
+  readonly #refactored = new Map<number, (end: Received<'refactored'> | ProcessEnd) => void>();
+  readonly #onEnded = new Set<() => void>();
+  #end: ProcessEnd | undefined;
 
   constructor(context: ProcessContext) {
     this.#context = context;
@@ -114,7 +116,26 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#untilSilent(),
       this.#untilFatal(),
     ]);
+    void this.ended.then((end) => this.#tellEnd(end));
     this.#send(configurationOf(context, this.#socket, this.#parking()));
+  }
+
+  /**
+   * What has waited for `ended` is kept as long as the process lives: what comes and goes meanwhile listens here.
+   * @returns takes the listener away
+   */
+  onEnded(listener: () => void): () => void {
+    if (this.#end) listener();
+    else this.#onEnded.add(listener);
+    return () => this.#onEnded.delete(listener);
+  }
+
+  #tellEnd(end: ProcessEnd): void {
+    this.#end = end;
+    for (const resolve of this.#refactored.values()) resolve(end);
+    for (const listener of this.#onEnded) listener();
+    this.#refactored.clear();
+    this.#onEnded.clear();
   }
 
   get notices(): readonly HpcserveError[] {
@@ -205,9 +226,12 @@ export class DeviceWorkerProcess implements ServingProcess {
    * @throws HpcserveError E_REFACTOR_*, E_STAGE_LOST
    */
   async refactor(refactoring: number, to: PipelineLayout, next: GroupUnit): Promise<RefactoringReport> {
-    const told = new Promise<Received<'refactored'>>((resolve) => this.#refactored.set(refactoring, resolve));
+    const told = new Promise<Received<'refactored'> | ProcessEnd>((resolve) => {
+      if (this.#end) resolve(this.#end);
+      else this.#refactored.set(refactoring, resolve);
+    });
     this.#send({ type: 'refactor', refactoring, to, model: this.#modelOf(next) });
-    const end = await Promise.race([told, this.ended]);
+    const end = await told;
     if ('type' in end) {
       if (end.report) return end.report;
       throw HpcserveError.fromJSON(end.error!);

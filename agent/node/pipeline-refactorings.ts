@@ -367,20 +367,24 @@ export class PipelineRefactorings {
     };
     const onAbort = (): void =>
       cancel('who asked for it is gone, it took longer than it may, or a node of it is to go');
+    const begun = begin();
     signal.addEventListener('abort', onAbort, { once: true });
-    for (const { stage, worker, supervisor } of own)
-      if (stage > 0) void worker.ended.then(() => cancel(`the worker of ${supervisor.name} ended`));
+    // Before it began, nobody listened.
+    if (signal.aborted) onAbort();
+    const listening = own
+      .filter(({ stage }) => stage > 0)
+      .map(({ worker, supervisor }) =>
+        worker.onEnded(() => cancel(`the worker of ${supervisor.name} ended`)),
+      );
     for (const { lost } of elsewhere) void lost.then(cancel);
     try {
-      const begun = begin();
-      // Before it began, nobody listened.
-      if (signal.aborted) onAbort();
       return await begun;
     } catch (error) {
       return HpcserveError.from(error);
     } finally {
       isOver = true;
       signal.removeEventListener('abort', onAbort);
+      for (const stop of listening) stop();
     }
   }
 

@@ -61,6 +61,8 @@ interface Prepared {
   devices: readonly LayoutDevice[];
   /** Who drives the change is told why it cannot be any more. */
   end(because: string): void;
+  /** Of the ends of its workers. */
+  stopListening: (() => void)[];
   /** The agent that drives the change was gone, and nothing said that the layout has come: devices let go of it. */
   isGivenBack: boolean;
 }
@@ -181,7 +183,7 @@ export class StageChanges {
     }
     const devices = stages.devices(unit, layout);
     const end = (because: string): void => lines.send({ type: 'ended', because });
-    const prepared: Prepared = { unit, layout, devices, end, isGivenBack: false };
+    const prepared: Prepared = { unit, layout, devices, end, stopListening: [], isGivenBack: false };
     this.#prepared.set(name, prepared);
     try {
       await stages.prepare(name, layout, devices);
@@ -189,10 +191,11 @@ export class StageChanges {
       this.#prepared.delete(name);
       throw error;
     }
-    for (const { worker, supervisor } of devices)
-      void worker.ended.then(() => end(`the worker of ${supervisor.name} on ${node} ended`));
     log.info({ unit: name, layout }, 'its stages change, as another node says');
     lines.send({ type: 'prepared', identities: devices.map(({ identity }) => identity) });
+    prepared.stopListening = devices.map(({ worker, supervisor }) =>
+      worker.onEnded(() => end(`the worker of ${supervisor.name} on ${node} ended`)),
+    );
     return prepared;
   }
 
@@ -217,6 +220,7 @@ export class StageChanges {
     const { stages, log } = this.#options;
     const prepared = this.#prepared.get(name);
     const own = prepared?.layout.ring === layout.ring ? prepared : undefined;
+    for (const stop of own?.stopListening.splice(0) ?? []) stop();
     const unit = stages.unit(name);
     if (!unit) return;
     if (isDone) {
