@@ -99,6 +99,8 @@ export type ToWorker =
   | { type: 'load'; model: NativeModel }
   /** A layout of a pipeline is to come in which this device has the stage of `model.pipeline`. */
   | { type: 'prepare'; refactoring: number; model: NativeModel }
+  /** That layout does not come: what was prepared for it is given back, unless it serves by now. */
+  | { type: 'unprepare'; refactoring: number; name: string }
   /** The pipeline whose first stage is here changes its layout to this; `model.pipeline` is its place in it. */
   | { type: 'refactor'; refactoring: number; to: PipelineLayout; model: NativeModel }
   | { type: 'cancel_refactoring'; name: string; because: string }

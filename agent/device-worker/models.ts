@@ -129,6 +129,11 @@ export class Models {
     }
   }
 
+  /** The layout does not come; where nothing was prepared for it, that is all the same. */
+  unprepare(refactoring: number, name: string): void {
+    this.#compute.send({ type: 'unprepare', refactoring, name });
+  }
+
   /** The model of a name; one that is unloaded makes room for the next of that name. */
   #notUnloading(name: string): ServedModel | undefined {
     const known = this.#models.get(name);

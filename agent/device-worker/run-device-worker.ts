@@ -58,6 +58,8 @@ class DeviceWorker {
         return this.#configured.models.load(message.model);
       case 'prepare':
         return this.#configured.models.prepare(message.refactoring, message.model);
+      case 'unprepare':
+        return this.#configured.models.unprepare(message.refactoring, message.name);
       case 'refactor':
         return this.#configured.models.refactor(message.refactoring, message.to, message.model);
       case 'cancel_refactoring':

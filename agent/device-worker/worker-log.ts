@@ -43,6 +43,12 @@ export class WorkerLog {
           'asked to prepare a stage of a layout to come',
         );
         return;
+      case 'unprepare':
+        this.#log.info(
+          { name: message.name, refactoring: message.refactoring },
+          'asked to give back the stage of a layout that does not come',
+        );
+        return;
       case 'refactor':
         this.#log.info(
           { name: message.model.name, refactoring: message.refactoring, to: message.to },

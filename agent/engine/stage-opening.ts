@@ -56,4 +56,9 @@ export class StageOpening {
   abort(): void {
     this.#weights.abort();
   }
+
+  /** See `WeightLoading`. */
+  letGo(): boolean {
+    return this.#weights.letGo();
+  }
 }

@@ -38,6 +38,11 @@ export interface WeightLoading {
   advance(help: boolean): LoadedWeights | undefined;
   /** Gives it up; what was in memory before stays there. */
   abort(): void;
+  /**
+   * As `abort`, and waits for nobody who still writes.
+   * @returns whether it is over; else it is asked again, which it is for a second at most
+   */
+  letGo(): boolean;
 }
 
 /**

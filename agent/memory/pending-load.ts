@@ -47,6 +47,9 @@ export interface PendingLoad {
   commit(elapsed_ms: number): TensorLease;
   /** Nothing of it is of use, and nobody writes to it any more. */
   abort(): void;
-  /** As `abort`, but somebody may still write to it: its regions are not used again. */
-  abandon(): void;
+  /**
+   * As `abort`, but somebody may still write to it: its regions are not used before that is over.
+   * @returns to be called once it is
+   */
+  abandon(): () => void;
 }

@@ -53,6 +53,8 @@ interface Parts {
   pending: PendingLoad;
   /** Absent where nothing is missing. */
   reading: TensorLoading | undefined;
+  /** It is over, and a thread of it hangs: its memory is given back once that has let go. */
+  onHang(reading: TensorLoading, giveBack: () => void): void;
   /** By performance.now(). */
   started: number;
   use: ModelUse;
@@ -68,21 +70,30 @@ export class PooledLoading implements WeightLoading {
   }
 
   advance(help: boolean): LoadedWeights | undefined {
-    const { pending, reading, ggml, context } = this.#parts;
+    const { reading } = this.#parts;
     try {
       if (reading && !reading.advance(help)) return undefined;
     } catch (error) {
-      if (error instanceof HpcserveError && error.details?.still_writing === true) pending.abandon();
-      else pending.abort();
-      ggml.ggml_free(context);
+      this.#giveUp(error instanceof HpcserveError && error.details?.still_writing === true);
       throw error;
     }
     return this.#finish();
   }
 
   abort(): void {
-    const { pending, reading, ggml, context } = this.#parts;
-    if (reading?.cancel() === false) pending.abandon();
+    this.#giveUp(this.#parts.reading?.cancel() === false);
+  }
+
+  letGo(): boolean {
+    const state = this.#parts.reading?.letGo() ?? 'gone';
+    if (state === 'leaving') return false;
+    this.#giveUp(state === 'hanging');
+    return true;
+  }
+
+  #giveUp(hangs: boolean): void {
+    const { pending, reading, onHang, ggml, context } = this.#parts;
+    if (hangs) onHang(reading!, pending.abandon());
     else pending.abort();
     ggml.ggml_free(context);
   }

@@ -355,7 +355,13 @@ export class ReuseStore {
         return this.#lease(wanted.model, tensors);
       },
       abort: () => giveUp((stored) => this.#regions.free(stored.region)),
-      abandon: () => giveUp((stored) => this.#quarantine(stored)),
+      abandon: () => {
+        const lost: Region<PoolOwner>[] = [];
+        giveUp((stored) => void lost.push(this.#quarantine(stored)));
+        return () => {
+          for (const region of lost.splice(0)) this.#regions.free(region);
+        };
+      },
     };
   }
 
@@ -407,11 +413,11 @@ export class ReuseStore {
     });
   }
 
-  #quarantine(stored: StoredTensor): void {
+  #quarantine(stored: StoredTensor): Region<PoolOwner> {
     const { offset, bytes } = stored.region;
     this.#regions.free(stored.region);
     const [model = ''] = stored.models;
-    this.#regions.allocateAt(offset, bytes, { kind: 'reserved', use: 'lost', model });
+    return this.#regions.allocateAt(offset, bytes, { kind: 'reserved', use: 'lost', model });
   }
 
   #evict(stored: StoredTensor): void {

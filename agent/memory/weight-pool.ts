@@ -20,6 +20,7 @@ import { fingerprints } from './fingerprint.ts';
 import { describeLoad } from './load/describe-load.ts';
 import type { TensorLoad } from './load/pieces.ts';
 import { TensorLoader, type TensorLoaderOptions } from './load/tensor-loader.ts';
+import type { TensorLoading } from './load/tensor-loading.ts';
 import type { PendingLoad, WantedTensor } from './pending-load.ts';
 import { type ManifestModel, mergeRanges } from './pool-manifest.ts';
 import { PooledContents, type PooledPart } from './pooled-contents.ts';
@@ -58,6 +59,8 @@ export class WeightPool {
   readonly #described = new Map<string, DescribedModel>();
   /** Of those; absent since they changed. */
   #contents: PooledContents | undefined;
+  /** Loads that are over, and of which a thread is still in a read: their memory is nobody's until then. */
+  readonly #hanging = new Map<TensorLoading, () => void>();
 
   constructor(backend: Backend, memory: PoolMemory, store: ReuseStore, options: WeightPoolOptions) {
     this.#backend = backend;
@@ -155,6 +158,7 @@ export class WeightPool {
     onProgress?: (progress: LoadProgress) => void,
   ): WeightLoading {
     const started = performance.now();
+    this.#takeBack();
     this.#policies.add(plan.kernels);
     const { ggml } = this.#backend;
     const version = headerVersion(file);
@@ -174,11 +178,33 @@ export class WeightPool {
       const loads = missing.map((index) => tensors[index]!.at(offsets[index]!));
       const reading =
         loads.length > 0 ? this.#loader.begin(version, loads, beside, onProgress, contents) : undefined;
-      return new PooledLoading({ ggml, context, plan, model, tensors, pending, reading, started, use });
+      const onHang = (hanging: TensorLoading, giveBack: () => void): void =>
+        void this.#hanging.set(hanging, giveBack);
+      return new PooledLoading({
+        ggml,
+        context,
+        plan,
+        model,
+        tensors,
+        pending,
+        reading,
+        onHang,
+        started,
+        use,
+      });
     } catch (error) {
       pending?.abort();
       ggml.ggml_free(context);
       throw error;
+    }
+  }
+
+  /** Memory of loads that hung, and hang no more. */
+  #takeBack(): void {
+    for (const [reading, giveBack] of this.#hanging) {
+      if (reading.letGo() !== 'gone') continue;
+      this.#hanging.delete(reading);
+      giveBack();
     }
   }
 

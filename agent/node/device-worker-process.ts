@@ -221,6 +221,11 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.#send({ type: 'prepare', refactoring, model: this.#modelOf(next) });
   }
 
+  /** That layout does not come. */
+  unprepare(refactoring: number, name: string): void {
+    this.#send({ type: 'unprepare', refactoring, name });
+  }
+
   /**
    * The pipeline whose first stage is here changes its layout. @returns what came of it
    * @throws HpcserveError E_REFACTOR_*, E_STAGE_LOST

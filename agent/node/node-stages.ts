@@ -92,7 +92,10 @@ export class NodeStages {
 
   /** The pipeline keeps the stages that it had: what was prepared is given back. */
   keep({ unit, model }: GroupUnit, layout: StageLayout, devices: readonly LayoutDevice[]): void {
-    for (const { worker, isUsed } of devices) if (!isUsed) worker.unload(model.name);
+    for (const { worker, isUsed, stage } of devices)
+      if (!isUsed) worker.unload(model.name);
+      // The first stage has given back what it had, as it drove the change.
+      else if (stage > 0) worker.unprepare(layout.ring, model.name);
     this.#options.tunnels.close(unit, layout.ring);
   }
 

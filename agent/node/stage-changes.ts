@@ -235,8 +235,8 @@ export class StageChanges {
 }
 
 /**
- * The devices that did not let go of what they prepared. One that computed a stage before has both until the rings say
- * which of them is over.
+ * The devices that did not let go of what they prepared. One that computed a stage before lets go of a stage that has
+ * not begun: where the layout has come, all have.
  */
 function stillReady({ devices, isGivenBack }: Prepared): readonly LayoutDevice[] {
   return isGivenBack ? devices.filter(({ isUsed }) => isUsed) : devices;

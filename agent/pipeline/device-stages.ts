@@ -109,6 +109,16 @@ export class DeviceStages implements RowTarget {
     return piped;
   }
 
+  /** The change is given up: its stage goes, unless it serves by now, or a later change has taken its place. */
+  unprepare(refactoring: number): void {
+    const given_up = this.#other;
+    // What served before the last change is held for the way back.
+    if (given_up?.refactoring !== refactoring || refactoring < (this.#serving?.refactoring ?? 0)) return;
+    this.#held.release(this.#serving?.range);
+    this.#drop(given_up);
+    this.#other = undefined;
+  }
+
   /**
    * One frame of each ring.
    * @param keepPace of an emulated device: returns once a batch that began then has taken its declared time

@@ -30,6 +30,7 @@ import {
 
 /** The stage that this device is to have, on its way. */
 export interface StageLoading {
+  /** Once it is there, or where it throws, it is over. */
   advance(help: boolean): Stage | undefined;
   abort(): void;
 }
@@ -92,6 +93,7 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
   #phase: RefactoringPhase = 'preparing';
   #phase_since_ms = performance.now();
   #stage: Stage | undefined;
+  #isLoading = true;
   #facts: StageFacts[] | undefined;
   #asked = false;
   #paused_ms: number | undefined;
@@ -222,8 +224,7 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
     if (this.#machine.phase !== 'preparing') return;
     const { loading, port, executor, told } = this.#parts;
     try {
-      this.#stage ??= loading.advance(help);
-      const stage = this.#stage;
+      const stage = this.#advanced(loading, help);
       if (!stage || this.#asked) return;
       const own = { ...factsOf(stage, 0, told), epoch: executor.epoch };
       if (!port) {
@@ -237,6 +238,14 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
     } catch (error) {
       this.#refuse(told.device_identity, error);
     }
+  }
+
+  #advanced(loading: StageLoading, help: boolean): Stage | undefined {
+    if (!this.#isLoading) return this.#stage;
+    this.#isLoading = false;
+    this.#stage = loading.advance(help);
+    this.#isLoading = this.#stage === undefined;
+    return this.#stage;
   }
 
   #opened(stages: StageFacts[]): void {
@@ -464,8 +473,8 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
       if (outcome.epoch !== executor.epoch) this.#old.renew(outcome.epoch);
       this.#release(this.#machineFrom, outcome.epoch);
     }
-    if (this.#stage) this.#stage.free();
-    else loading.abort();
+    this.#stage?.free();
+    if (this.#isLoading) loading.abort();
     this.#stage = undefined;
     port?.close();
   }

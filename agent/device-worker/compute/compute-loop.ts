@@ -16,6 +16,7 @@ import type { HostedEngine } from './hosted-engine.ts';
 import { HostedStages } from './hosted-stages.ts';
 import type { KvAsk } from './kv-messages.ts';
 import { KvMoves } from './kv-moves.ts';
+import { LeavingLoads } from './leaving-loads.ts';
 import type {
   DeviceFailed,
   FromCompute,
@@ -91,6 +92,7 @@ export class ComputeLoop {
   /** Of models whose first stage is elsewhere. */
   readonly #stages: HostedStages;
   readonly #rows: StageRows;
+  readonly #leaving = new LeavingLoads();
   /** Least time of an iteration, ms: the declared speed of an emulated device. */
   readonly #step_ms_min: number;
   #verified_ms = 0;
@@ -124,6 +126,7 @@ export class ComputeLoop {
       pool,
       step_ms_min,
       rows: this.#rows,
+      leaving: this.#leaving,
       send: (message) => {
         if (message.type === 'loaded') this.#hold(message.name, message.stats);
         if (message.type === 'load_failed') this.#hold(message.name);
@@ -136,6 +139,7 @@ export class ComputeLoop {
       ask: (submission) => this.#submit(submission),
       ring: { signal: words, meanwhile: () => this.#serveMeanwhile(), fabrics, news },
       rows: this.#rows,
+      leaving: this.#leaving,
       streaming,
     });
     this.#models = this.#lifecycle.models;
@@ -183,6 +187,7 @@ export class ComputeLoop {
     const refactoring = refactorings.any;
     // The pipeline that changes serves.
     if (refactoring) refactorings.advance(false);
+    this.#leaving.advance();
     this.#lifecycle.tellWeights(!chosen && !loading);
     const profiling = this.#lifecycle.profiler.any;
     if (profiling && this.#profile()) return;
@@ -191,6 +196,7 @@ export class ComputeLoop {
     // Also after the last load: requests may have waited for it.
     else if (refactoring) this.#sleep(seen, load_wait_ms);
     else if (loading || this.#stages.areLoading) this.#sleep(seen, this.#loadWait_ms());
+    else if (this.#leaving.any) this.#sleep(seen, load_wait_ms);
     else this.#rest(seen);
   }
 
@@ -267,6 +273,9 @@ export class ComputeLoop {
         break;
       case 'prepare':
         this.#prepare(message);
+        break;
+      case 'unprepare':
+        this.#stages.unprepare(message.name, message.refactoring);
         break;
       case 'refactor':
         this.#lifecycle.refactor(message);
@@ -469,7 +478,7 @@ export class ComputeLoop {
       decisions: this.#schedule.decisions.last,
       resting: away,
     };
-    if (inPool) report.pool = this.#pool().report();
+    if (inPool || this.#stages.inPool) report.pool = this.#pool().report();
     return report;
   }
 

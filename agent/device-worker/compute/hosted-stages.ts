@@ -10,6 +10,7 @@ import type { DevicePool } from '../../memory/device-pool.ts';
 import { DeviceStages } from '../../pipeline/device-stages.ts';
 import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
+import type { LeavingLoads } from './leaving-loads.ts';
 import type { FromCompute } from './messages.ts';
 import { type PipelineLoad, StageLoad } from './stage-load.ts';
 import { type StageRows, stageKvOf } from './stage-rows.ts';
@@ -23,8 +24,10 @@ interface HostedStage {
   kv: LayerKv | undefined;
   /** Absent: its first stage is on its way. */
   held: DeviceStages | undefined;
-  /** A stage on its way: the first one, or that of a layout to come. */
+  /** The stage that it is loaded with, on its way. */
   loading: StageLoad | undefined;
+  /** That of a layout to come, on its way, or why it does not come. */
+  coming: StageLoad | undefined;
 }
 
 interface StageSurroundings {
@@ -33,6 +36,7 @@ interface StageSurroundings {
   /** Least time of a batch, ms: the declared speed of an emulated device. */
   step_ms_min: number;
   rows: StageRows;
+  leaving: LeavingLoads;
   send(message: FromCompute): void;
 }
 
@@ -45,8 +49,15 @@ export class HostedStages {
     this.#around = around;
   }
 
+  /** Some of the pool is theirs. */
+  get inPool(): boolean {
+    for (const { kv } of this.#stages.values()) if (kv) return true;
+    return false;
+  }
+
   get areLoading(): boolean {
-    for (const { loading } of this.#stages.values()) if (loading?.isOpening) return true;
+    for (const { loading, coming } of this.#stages.values())
+      if (loading?.isOpening || coming?.isOpening) return true;
     return false;
   }
 
@@ -59,23 +70,34 @@ export class HostedStages {
   load(message: PipelineLoad, beside: LoadBeside): void {
     const { name } = message;
     if (this.#stages.has(name)) return;
-    this.#begin({ name, kv: undefined, held: undefined, loading: undefined }, message, beside);
+    this.#begin(this.#new(name), message, beside);
   }
 
   /** A layout is to come in which the model has this stage here. */
   prepare(message: PipelineLoad, refactoring: number, beside: LoadBeside): void {
     const { name } = message;
-    const known = this.#stages.get(name);
-    known?.loading?.abort();
-    const hosted = known ?? { name, kv: undefined, held: undefined, loading: undefined };
+    const hosted = this.#stages.get(name) ?? this.#new(name);
+    this.#leave(hosted.coming);
     this.#begin(hosted, message, beside, refactoring);
+  }
+
+  /** The change is given up: what was prepared for it goes. A stage that serves by now stays, as does any other. */
+  unprepare(name: string, refactoring: number): void {
+    const hosted = this.#stages.get(name);
+    if (!hosted) return;
+    if (hosted.coming?.refactoring === refactoring) {
+      this.#leave(hosted.coming);
+      hosted.coming = undefined;
+    }
+    hosted.held?.unprepare(refactoring);
   }
 
   unload(name: string): void {
     const hosted = this.#stages.get(name);
     if (!hosted) return;
     this.#stages.delete(name);
-    hosted.loading?.abort();
+    this.#leave(hosted.loading);
+    this.#leave(hosted.coming);
     hosted.held?.free();
   }
 
@@ -86,27 +108,28 @@ export class HostedStages {
 
   close(): void {
     for (const name of [...this.#stages.keys()]) this.unload(name);
+    this.#around.leaving.settle();
   }
 
   /** Loads come on. @param help does a share of them */
   advance(help: boolean): void {
-    for (const hosted of [...this.#stages.values()]) {
-      const { loading } = hosted;
-      if (!loading?.isOpening) continue;
-      try {
-        const stage = loading.advance(help);
-        if (stage) this.#opened(hosted, loading, stage);
-      } catch (error) {
-        this.#failed(hosted, loading, error);
+    for (const hosted of [...this.#stages.values()])
+      for (const load of [hosted.loading, hosted.coming]) {
+        if (!load?.isOpening) continue;
+        try {
+          const stage = load.advance(help);
+          if (stage) this.#opened(hosted, load, stage);
+        } catch (error) {
+          this.#failed(hosted, load, error);
+        }
       }
-    }
   }
 
   /** One frame of each ring that has one. A stage beside another version is given up. @returns whether there was any */
   serve(): boolean {
     let served = false;
-    for (const { name, held, loading } of [...this.#stages.values()]) {
-      if (loading?.answerRefused()) served = true;
+    for (const { name, held, coming } of [...this.#stages.values()]) {
+      if (coming?.answerRefused()) served = true;
       try {
         if (held?.serve((began_ms) => this.#keepPace(began_ms))) served = true;
       } catch (error) {
@@ -123,28 +146,40 @@ export class HostedStages {
     if (left_ms > 0) Atomics.wait(noSignal, 0, 0, left_ms);
   }
 
+  #new(name: string): HostedStage {
+    const hosted = { name, kv: undefined, held: undefined, loading: undefined, coming: undefined };
+    this.#stages.set(name, hosted);
+    return hosted;
+  }
+
+  #leave(load: StageLoad | undefined): void {
+    if (load) this.#around.leaving.add(load);
+  }
+
   #begin(hosted: HostedStage, message: PipelineLoad, beside: LoadBeside, refactoring?: number): void {
     const { name, pipeline, options } = message;
     const on_progress = (progress: { bytes_loaded: number; bytes_total: number; elapsed_ms: number }): void =>
       this.#around.send({ type: 'progress', name, ...progress });
     const port = new RingPort(pipeline.listen, pipeline.next, this.#around.ring);
-    const loading = new StageLoad(message, port, refactoring);
-    hosted.loading = loading;
-    this.#stages.set(name, hosted);
+    const load = new StageLoad(message, port, refactoring);
+    hosted[slotOf(load)] = load;
     try {
+      // Its own stage is needed first, and no pipeline that waits for it changes.
+      if (refactoring !== undefined && hosted.loading) throw stillComing(name);
+      this.#around.leaving.settle();
       // The pool comes with the first model: that there is none is that model's error.
       const pool = this.#around.pool();
       hosted.kv ??= pool.layerKv(name);
-      loading.open(pool.openStage({ ...options, on_progress }, { model: name }, beside, hosted.kv));
+      load.open(pool.openStage({ ...options, on_progress }, { model: name }, beside, hosted.kv));
     } catch (error) {
-      this.#failed(hosted, loading, error);
+      this.#failed(hosted, load, error);
     }
   }
 
-  #opened(hosted: HostedStage, loading: StageLoad, { file, stage }: { file: ModelFile; stage: Stage }): void {
-    const { message, port, refactoring } = loading;
+  #opened(hosted: HostedStage, load: StageLoad, { file, stage }: { file: ModelFile; stage: Stage }): void {
+    const { message, port, refactoring } = load;
     const { pipeline, options } = message;
-    hosted.loading = undefined;
+    hosted[slotOf(load)] = undefined;
     const isFirst = hosted.held === undefined;
     const range = { begin: pipeline.begin, end: pipeline.end };
     const told = toldFacts(file, options, pipeline);
@@ -165,12 +200,12 @@ export class HostedStages {
   }
 
   /** @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on */
-  #failed(hosted: HostedStage, loading: StageLoad, thrown: unknown): void {
+  #failed(hosted: HostedStage, load: StageLoad, thrown: unknown): void {
     const error = HpcserveError.from(thrown);
     if (error.code === 'E_DEVICE_FAILED') throw error;
-    if (loading.refactoring !== undefined) {
+    if (load.refactoring !== undefined) {
       // Who changes the layout hears of it over the new ring; what is here of the old one serves on.
-      loading.refuse(error);
+      load.refuse(error);
       return;
     }
     this.#lost(hosted.name, error);
@@ -180,6 +215,17 @@ export class HostedStages {
     this.unload(name);
     this.#around.send({ type: 'load_failed', name, error: error.toJSON() });
   }
+}
+
+function slotOf({ refactoring }: StageLoad): 'loading' | 'coming' {
+  return refactoring === undefined ? 'loading' : 'coming';
+}
+
+function stillComing(name: string): HpcserveError {
+  return new HpcserveError('E_REFACTOR_MODEL', {
+    what: `the stages of ${name} cannot change now`,
+    because: 'the stage that this device has of it is still on its way',
+  });
 }
 
 function statsOf(stage: Stage, { kv_tokens }: { kv_tokens: number }): EngineStats {

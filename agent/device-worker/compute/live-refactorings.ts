@@ -8,6 +8,7 @@ import type { RowTarget } from '../../pipeline/row-transfers.ts';
 import { SortedPort } from '../../pipeline/sorted-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
 import type { KvShapeOfStage } from './kv-messages.ts';
+import type { LeavingLoads } from './leaving-loads.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 import { type StageRows, stageKvOf } from './stage-rows.ts';
 
@@ -17,6 +18,7 @@ interface RefactoringSurroundings {
   ring: RingSurroundings;
   pool: () => DevicePool;
   rows: StageRows;
+  leaving: LeavingLoads;
   send(message: FromCompute): void;
 }
 
@@ -95,7 +97,8 @@ export class LiveRefactorings {
     if (this.#live.has(name))
       throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${name} change already` });
     const { executor } = engine;
-    const { ring, pool } = this.#around;
+    const { ring, pool, leaving } = this.#around;
+    leaving.settle();
     const loading = pool().openStage(options, { model: name }, beside, executor.kv);
     const isRing = pipeline!.stages > 1;
     const port = isRing ? new SortedPort(new RingPort(pipeline!.listen, pipeline!.next, ring)) : undefined;
@@ -105,7 +108,7 @@ export class LiveRefactorings {
         executor,
         sequences: engine.engine,
         to,
-        loading,
+        loading: { advance: (help) => loading.advance(help), abort: () => leaving.add(loading) },
         told: toldFacts(loading.file, options, pipeline!),
         port,
         transfers: this.#around.rows.transfersOf(name),

@@ -143,6 +143,8 @@ export type ToCompute =
     }
   /** A layout of a pipeline is to come in which this device has another stage: the message says which. */
   | { type: 'prepare'; refactoring: number; load: LoadMessage }
+  /** That layout does not come. */
+  | { type: 'unprepare'; refactoring: number; name: string }
   /** The pipeline whose coordinator this device is changes its layout. */
   | { type: 'refactor'; id: number; to: PipelineLayout; load: LoadMessage }
   | { type: 'cancel_refactoring'; name: string; because: string }

@@ -10,6 +10,7 @@ import { StreamedModels, type StreamingShare } from '../../streaming/streamed-mo
 import type { DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import { kvShapeOf } from './kv-moves.ts';
+import type { LeavingLoads } from './leaving-loads.ts';
 import { LiveRefactorings } from './live-refactorings.ts';
 import type { FromCompute, Submission, ToCompute } from './messages.ts';
 import { ModelLoads } from './model-loads.ts';
@@ -33,6 +34,7 @@ export interface LifecycleSurroundings {
   /** See `LoadSurroundings`. */
   ring: RingSurroundings;
   rows: StageRows;
+  leaving: LeavingLoads;
   /** A model serves: requests that waited for it are asked anew. */
   ask(submission: Submission): void;
   /** Of models whose weights are streamed; absent: there are none. */
@@ -72,6 +74,7 @@ export class ModelLifecycle {
       ring: around.ring,
       pool,
       rows: around.rows,
+      leaving: around.leaving,
       send: (message) => around.send(message),
     });
     this.#streamed = new StreamedModels(pool, around.streaming, {
@@ -101,6 +104,7 @@ export class ModelLifecycle {
     if (known && known.state !== 'failed') return;
     known?.reload(message);
     const model = known ?? new WorkerModel(message);
+    this.#around.leaving.settle();
     if (!known) this.models.add(model);
     this.loads.begin(model, this.beside);
   }

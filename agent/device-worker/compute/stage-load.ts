@@ -17,6 +17,7 @@ export class StageLoad {
   readonly refactoring: number | undefined;
   #opening: StageOpening | undefined;
   #refused: HpcserveError | undefined;
+  #isClosed = false;
 
   constructor(message: PipelineLoad, port: FramePort, refactoring?: number) {
     this.message = message;
@@ -62,9 +63,12 @@ export class StageLoad {
     return true;
   }
 
-  abort(): void {
-    this.#opening?.abort();
+  /** It is given up. @returns whether nobody works at it any more; else it is asked again */
+  letGo(): boolean {
+    if (!this.#isClosed) this.port.close();
+    this.#isClosed = true;
+    if (this.#opening?.letGo() === false) return false;
     this.#opening = undefined;
-    this.port.close();
+    return true;
   }
 }

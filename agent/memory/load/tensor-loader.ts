@@ -50,6 +50,12 @@ export interface TensorLoaderOptions {
   peer_bytes_min?: number;
 }
 
+/** A loading thread. */
+interface Helper {
+  worker: Worker;
+  port: MessagePort;
+}
+
 /**
  * Loads tensors of a model file into a pool with several threads. The caller's thread goes on with what it has to do,
  * or works with them.
@@ -68,7 +74,9 @@ export class TensorLoader {
   readonly #folder: string;
   /** Filesystems that do not read past the page cache, by the device of their files. */
   readonly #refusing = new Set<bigint>();
-  readonly #helpers: { worker: Worker; port: MessagePort }[] = [];
+  readonly #helpers: Helper[] = [];
+  /** That have a read in hand which hangs: they end once it is over. */
+  readonly #retired = new Set<Helper>();
 
   constructor(
     { ggml, upload }: Backend,
@@ -116,15 +124,19 @@ export class TensorLoader {
       shared: offered?.shared,
       counters: new LoadCounters().shared,
     };
+    const told = new Set<Helper>();
     const start = (begun: LoadWork): ReturnType<UnitLoader['open']> => {
       const helpers = helpersBeside(beside, this.#options.threads);
-      for (const { port } of this.#helpersUpTo(Math.min(helpers, begun.units.length)))
-        port.postMessage(begun);
+      for (const helper of this.#helpersUpTo(Math.min(helpers, begun.units.length))) {
+        told.add(helper);
+        helper.port.postMessage(begun);
+      }
       return this.#unitLoader.open(begun);
     };
     const fetching = offered && this.#peers!.begin(work, offered);
     const onDirectRefused = (): void => void this.#refusing.add(file.device);
-    return new TensorLoading({ source, work, start, fetching, onProgress, onDirectRefused });
+    const onHang = (): void => this.#retire(told);
+    return new TensorLoading({ source, work, start, fetching, onProgress, onDirectRefused, onHang });
   }
 
   /** A filesystem that has refused direct reads once is not asked again. */
@@ -147,16 +159,27 @@ export class TensorLoader {
   /** Ends the threads. No load may be under way. */
   async close(): Promise<void> {
     this.#unitLoader.free();
-    const ended = this.#helpers.splice(0).map(({ worker, port }) => {
-      // Told, not terminated: a thread that is stopped inside a foreign call takes the process with it.
+    this.#retire(new Set(this.#helpers));
+    const ended = [...this.#retired].map(({ worker }) => {
       worker.ref();
-      port.postMessage('end');
       return new Promise((resolve) => worker.once('exit', resolve));
     });
     await Promise.all([...ended, this.#peers?.close()]);
   }
 
-  #helpersUpTo(count: number): readonly { port: MessagePort }[] {
+  /** Threads of a load that hangs do nothing else before it is over: others take their places. */
+  #retire(helpers: ReadonlySet<Helper>): void {
+    const retired = this.#helpers.filter((helper) => helpers.has(helper));
+    for (const helper of retired) {
+      this.#helpers.splice(this.#helpers.indexOf(helper), 1);
+      this.#retired.add(helper);
+      helper.worker.once('exit', () => this.#retired.delete(helper));
+      // Told, not terminated: a thread that is stopped inside a foreign call takes the process with it.
+      helper.port.postMessage('end');
+    }
+  }
+
+  #helpersUpTo(count: number): readonly Helper[] {
     while (this.#helpers.length < count) {
       const { port1, port2 } = new MessageChannel();
       const worker = new Worker(threadFile, {

@@ -8,6 +8,8 @@ import type { Unit } from './pieces.ts';
 const stall_ms = 60_000;
 /** How long a caller that helps waits for others once no unit is left to take. */
 const wait_ms = 2;
+/** A load that was given up and has a thread in a read after so long hangs: a unit takes milliseconds. */
+const leaving_ms_max = 1000;
 
 /** Peers that bring a part of a load. */
 export interface Fetching {
@@ -50,7 +52,12 @@ interface Begun {
   onProgress(progress: LoadProgress): void;
   /** The filesystem refused a read past the page cache. */
   onDirectRefused(): void;
+  /** It was given up, and a thread of it does not come back. */
+  onHang(): void;
 }
+
+/** What threads of a load do that was given up. One that hangs may still write to the places of the tensors. */
+type LettingGo = 'gone' | 'leaving' | 'hanging';
 
 /** One load under way: looked after by the thread that began it, between other things that it does. */
 export class TensorLoading {
@@ -59,6 +66,7 @@ export class TensorLoading {
   readonly #fetching: Fetching | undefined;
   readonly #onProgress: (progress: LoadProgress) => void;
   readonly #onDirectRefused: () => void;
+  readonly #onHang: () => void;
   readonly #bytes_total: number;
   readonly #started = performance.now();
   #work: LoadWork;
@@ -75,9 +83,14 @@ export class TensorLoading {
   #direct_errno = 0;
   /** What no peer could bring was begun. */
   #rest = false;
+  /** Since when it is given up. */
+  #given_up_ms: number | undefined;
+  #areEnded = false;
+  #state: LettingGo = 'leaving';
 
-  constructor({ source, work, start, fetching, onProgress, onDirectRefused }: Begun) {
+  constructor({ source, work, start, fetching, onProgress, onDirectRefused, onHang }: Begun) {
     this.#onDirectRefused = onDirectRefused;
+    this.#onHang = onHang;
     this.#source = source;
     this.#work = work;
     this.#start = start;
@@ -174,6 +187,27 @@ export class TensorLoading {
     return this.#giveUp();
   }
 
+  /** Gives it up, and waits for nobody: it is asked again until its threads are gone. */
+  letGo(): LettingGo {
+    // Whoever is told of the load only now enters, too, and leaves again without a unit: the count is not asked again.
+    if (this.#state === 'gone') return this.#state;
+    const counters = this.#counters;
+    counters.stop();
+    this.#fetching?.stop();
+    this.#given_up_ms ??= performance.now();
+    if (counters.active === 0) {
+      this.#state = 'gone';
+      this.#endShares();
+      this.#source.close();
+    } else if (this.#state === 'leaving' && performance.now() - this.#given_up_ms >= leaving_ms_max) {
+      // A thread that hangs in a read still has the file in its hands.
+      this.#state = 'hanging';
+      this.#endShares();
+      this.#onHang();
+    }
+    return this.#state;
+  }
+
   /** What no peer could bring is read from the file. @returns whether there is any */
   #loadRest(): boolean {
     const units = this.#rest ? [] : (this.#fetching?.left ?? []);
@@ -196,22 +230,15 @@ export class TensorLoading {
 
   /** @returns whether all threads have let go of it */
   #giveUp(): boolean {
-    const counters = this.#counters;
-    counters.stop();
-    this.#fetching?.stop();
-    const until = performance.now() + 1000;
-    let { active } = counters;
-    while (active > 0 && performance.now() < until) {
-      counters.wait(active, wait_ms);
-      active = counters.active;
-    }
+    while (this.letGo() === 'leaving') this.#counters.wait(this.#counters.active, wait_ms);
+    return this.#state === 'gone';
+  }
+
+  #endShares(): void {
+    if (this.#areEnded) return;
+    this.#areEnded = true;
     this.#share?.end();
     this.#endPeers();
-    // Whoever is told of the load only now enters, too, and leaves again without a unit: the count is not asked again.
-    const let_go = active === 0;
-    // A thread that hangs in a read still has the file in its hands.
-    if (let_go) this.#source.close();
-    return let_go;
   }
 
   #report(): void {

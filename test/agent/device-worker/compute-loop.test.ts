@@ -2,16 +2,21 @@
 import { mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
-import { expect, it } from 'vitest';
+import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import { ComputeLoop } from '../../../agent/device-worker/compute/compute-loop.ts';
 import { pulse } from '../../../agent/device-worker/compute/watchdog.ts';
 import type { LoadMessage } from '../../../agent/device-worker/compute/worker-model.ts';
+import type { Stage } from '../../../agent/engine/stage.ts';
+import type { StageOpening } from '../../../agent/engine/stage-opening.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
+import { LoadCounters } from '../../../agent/memory/load/load-work.ts';
+import { UnitLoader } from '../../../agent/memory/load/unit-loader.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import { defaultSharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import type { PoolReport } from '../../../spec/pool-report.ts';
 import { scratchFolder } from '../../mesh/support.ts';
 import { engineOptions, model } from '../engine/support.ts';
 import { testBackend } from '../engine/test-backend.ts';
@@ -200,3 +205,169 @@ it('has a stage serve while another one loads beside it: its own thread reads no
     rmSync(folder, { recursive: true });
   }
 }, 30_000);
+
+describe('a stage of a layout to come', () => {
+  const range = { begin: 3, end: 6 };
+  const wide = { begin: 1, end: 6 };
+  let folder: string;
+  let device: DevicePool;
+  let port1: MessagePort;
+  let port2: MessagePort;
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const openings: StageOpening[] = [];
+  /** Of each load that threads work at. */
+  const counters: LoadCounters[] = [];
+  const open = UnitLoader.prototype.open;
+
+  beforeEach(() => {
+    folder = mkdtempSync(join(tmpdir(), 'hpcserve-loop-'));
+    ({ port1, port2 } = new MessageChannel());
+    device = new DevicePool(testBackend(), { pool_bytes: 256 * 2 ** 20, threads: 1 });
+    const openStage = device.openStage.bind(device);
+    device.openStage = (...asked) => {
+      const opening = openStage(...asked);
+      openings.push(opening);
+      return opening;
+    };
+    UnitLoader.prototype.open = function (work) {
+      counters.push(new LoadCounters(work.counters));
+      return open.call(this, work);
+    };
+  });
+  afterEach(async () => {
+    UnitLoader.prototype.open = open;
+    openings.length = 0;
+    counters.length = 0;
+    port1.close();
+    await device.close();
+    rmSync(folder, { recursive: true });
+  });
+
+  function tell(...messages: object[]): void {
+    for (const message of messages) port2.postMessage(message);
+    Atomics.add(words, pulse.signal, 1);
+  }
+
+  async function load(cut: { begin: number; end: number }, at: number): Promise<LoadMessage> {
+    const options = engineOptions(await model('tiny-llama', 'Q8_0'), { kv_tokens: 512 });
+    return {
+      type: 'load',
+      name: 'm',
+      options: { ...options, stage: cut },
+      pipeline: {
+        ...{ stage: 1, stages: 2, ...cut, device: 'cpu 0', device_identity: 'here' },
+        listen: join(folder, `${at}-1.sock`),
+        next: join(folder, `${at}-0.sock`),
+      },
+      vocabulary: 0n,
+      utf8: null as unknown as LoadMessage['utf8'],
+      profile_ms: 1,
+    };
+  }
+
+  /** Once a stage is there. */
+  function onStage(opening: StageOpening, act: (stage: Stage) => void): void {
+    const advance = opening.advance.bind(opening);
+    opening.advance = (help) => {
+      const stage = advance(help);
+      if (stage) act(stage);
+      return stage;
+    };
+  }
+
+  async function run(begin: (opening: StageOpening, at: number) => void): Promise<string[]> {
+    const openStage = device.openStage.bind(device);
+    device.openStage = (...asked) => {
+      const opening = openStage(...asked);
+      begin(opening, openings.length - 1);
+      return opening;
+    };
+    const loop = new ComputeLoop(port1, words, () => device, defaultSharingSettings);
+    await loop.run();
+    const told = [];
+    for (let next = receiveMessageOnPort(port2); next; next = receiveMessageOnPort(port2))
+      told.push((next.message as { type: string }).type);
+    return told;
+  }
+
+  it('goes when its change is given up: while it loads, where its load hangs, and once it is there', async () => {
+    const reports: PoolReport[] = [];
+    const freed: number[] = [];
+    const waits_ms: number[] = [];
+    const prepares = [1, 2].map(async (refactoring) => ({
+      type: 'prepare',
+      refactoring,
+      load: await load(wide, refactoring),
+    }));
+    const [hangs, comes] = await Promise.all(prepares);
+    tell(await load(range, 0));
+    await run((opening, at) => {
+      if (at === 0)
+        onStage(opening, (stage) => {
+          const free = stage.free.bind(stage);
+          stage.free = () => {
+            freed.push(at);
+            free();
+          };
+          reports.push(device.report());
+          tell(hangs!);
+        });
+      else if (at === 1) {
+        // A thread of it is in a read.
+        counters[1]!.enter();
+        const letGo = opening.letGo.bind(opening);
+        opening.letGo = () => {
+          const began_ms = performance.now();
+          const isOver = letGo();
+          waits_ms.push(performance.now() - began_ms);
+          if (!isOver) return false;
+          reports.push(device.report());
+          counters[1]!.leave();
+          tell(comes!);
+          return true;
+        };
+        // Another change is not meant.
+        tell({ type: 'unprepare', name: 'other', refactoring: 1 });
+        tell({ type: 'unprepare', name: 'm', refactoring: 9 });
+        tell({ type: 'unprepare', name: 'm', refactoring: 1 });
+      } else
+        onStage(opening, (stage) => {
+          const free = stage.free.bind(stage);
+          stage.free = () => {
+            freed.push(at);
+            free();
+            reports.push(device.report());
+          };
+          tell({ type: 'unprepare', name: 'm', refactoring: 2 }, { type: 'stop' });
+        });
+    });
+    const [before, abandoned, after] = reports;
+    expect(before).toMatchObject({ lost_bytes: 0 });
+    // Nobody waited for the thread.
+    expect(Math.max(...waits_ms)).toBeLessThan(200);
+    expect(waits_ms.length).toBeGreaterThan(2);
+    expect(abandoned!.lost_bytes).toBeGreaterThan(0);
+    expect(abandoned!.kv_bytes).toBe(before!.kv_bytes);
+    // What hung is free again once it hangs no more, and the stage that serves went last.
+    expect(after).toMatchObject({
+      lost_bytes: 0,
+      kv_bytes: before!.kv_bytes,
+      weights_bytes: before!.weights_bytes,
+    });
+    expect(freed).toEqual([2, 0]);
+  }, 60_000);
+
+  it('does not come before the stage that the device is loaded with, and takes nothing away from that', async () => {
+    tell(
+      await load(range, 0),
+      { type: 'prepare', refactoring: 1, load: await load(wide, 1) },
+      { type: 'unprepare', name: 'm', refactoring: 1 },
+    );
+    const timer = setTimeout(() => tell({ type: 'stop' }), 10_000);
+    const told = await run((opening) => onStage(opening, () => tell({ type: 'stop' })));
+    clearTimeout(timer);
+    expect(openings).toHaveLength(1);
+    expect(told).toContain('loaded');
+    expect(told).not.toContain('load_failed');
+  }, 60_000);
+});

@@ -1,7 +1,10 @@
 /** A node agent that gives a pipeline other stages while it answers. */
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { RefactorStage } from '../../../spec/refactor.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
+import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
 import { model } from '../engine/support.ts';
 import { type RunningAgent, Site, unitOf } from '../support.ts';
@@ -207,5 +210,48 @@ test('the node that drives a change is lost: the other gives back what it prepar
   } finally {
     await second.kill();
     await again?.kill();
+  }
+});
+
+test('a change that is given up: the other node gives back the stage that it prepared beside the one that it has', {
+  timeout: 120_000,
+}, async () => {
+  await using site = await Site.open();
+  const [, second] = await startTwo(site, 1);
+  try {
+    const record = await site.serving('m');
+    const expected = await answer(site, record);
+    const to = [on('n0', 'gpu 0', 0, 1), on('n1', 'gpu 0', 1, 1)];
+    // Once the agents know each other.
+    expect((await changed(site, record, to)).status).toBe(200);
+    const { sessions } = await second.stateWhere(({ phase }) => phase === 'serving', 'serving');
+    const pid = sessions.find(({ units }) => units)!.pid!;
+    process.kill(pid, 'SIGSTOP');
+    const gone = new AbortController();
+    const asked = site.pool(record).request({
+      method: 'POST',
+      path: agentPaths.refactor,
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'm', stages: to }),
+      signal: gone.signal,
+    });
+    await untilTold(second, 'its stages change', 2);
+    gone.abort();
+    await expect(asked).rejects.toThrow();
+    await untilTold(second, 'its stages are kept');
+    process.kill(pid, 'SIGCONT');
+    await eventually(async () => {
+      const folder = second.launch.launch_folder;
+      const logs = (await readdir(folder)).filter((name) => name.endsWith('.log'));
+      const texts = await Promise.all(logs.map((name) => readFile(join(folder, name), 'utf8')));
+      return texts.some((text) =>
+        text.includes('asked to give back the stage of a layout that does not come'),
+      );
+    }, 'the worker to be told');
+    expect(await answer(site, record)).toEqual(expected);
+    expect((await changed(site, record, to)).status).toBe(200);
+    expect(await answer(site, record)).toEqual(expected);
+  } finally {
+    await second.kill();
   }
 });

@@ -1,5 +1,9 @@
 /** Device workers change the stages of a model while requests run; some of them are killed meanwhile. */
 import { afterEach, expect, test } from 'vitest';
+import { deviceReportSchema } from '../../../spec/device-report.ts';
+import type { PoolReport } from '../../../spec/pool-report.ts';
+import { eventually } from '../../mesh/support.ts';
+import type { WorkerHarness } from '../device-worker/support.ts';
 import { eightLayers, layersOn, WorkerPipelines } from './worker-pipelines.ts';
 
 const open: WorkerPipelines[] = [];
@@ -80,3 +84,57 @@ test('a worker that is killed while rows are copied to it, and one whose rows ha
   pipelines.workers.get('b')!.process.kill('SIGKILL');
   expect(await asked).toEqual(expected);
 });
+
+test('the first device has no room for all of the model: that is said, and it serves on with what it has', {
+  timeout: 120_000,
+}, async () => {
+  // Room for the keys and values of four layers, and of little more.
+  const pipelines = new WorkerPipelines(await eightLayers(), {
+    model: { kv_tokens: 24_576 },
+    configuration: { pool_bytes: 64 * 2 ** 20 },
+  });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  const { report, error } = await pipelines.refactor(one);
+  expect(error).toBeUndefined();
+  expect(report!.outcome).toMatchObject({ kind: 'kept', because: expect.stringMatching(/^a: .*pool/) });
+  expect(await ask(pipelines)).toEqual(expected);
+});
+
+test('a stage that was still on its way as its change was given up is given back', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = await start('ab', 0);
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  const b = pipelines.workers.get('b')!;
+  const before = await pool(b);
+  // It hears of the change and of its end at once.
+  b.process.kill('SIGSTOP');
+  const change = pipelines.begin(uneven);
+  pipelines.coordinator.send({ type: 'cancel_refactoring', name: 'm', because: 'the test says so' });
+  expect((await pipelines.ended(change, uneven)).report!.outcome.kind).toBe('kept');
+  b.send({ type: 'unprepare', name: 'm', refactoring: change });
+  b.process.kill('SIGCONT');
+  await b.logged(({ msg }) => msg === 'asked to give back the stage of a layout that does not come', 1);
+  await eventually(async () => {
+    const { kv_bytes, weights_bytes } = await pool(b);
+    return kv_bytes === before.kv_bytes && weights_bytes === before.weights_bytes;
+  }, 'the memory of what was prepared to be free');
+  // Of what it is told late, or of another change, nothing comes.
+  for (const refactoring of [change, change + 7]) b.send({ type: 'unprepare', name: 'm', refactoring });
+  expect(await ask(pipelines)).toEqual(expected);
+  const again = pipelines.begin(uneven);
+  const { report } = await pipelines.ended(again, uneven);
+  expect(report!.outcome.kind).toBe('refactored');
+  // It serves by now.
+  b.send({ type: 'unprepare', name: 'm', refactoring: again });
+  expect(await ask(pipelines)).toEqual(expected);
+});
+
+async function pool(worker: WorkerHarness): Promise<PoolReport> {
+  const { text } = await worker.request('GET', '/hpcserve/v1/device');
+  return deviceReportSchema.parse(JSON.parse(text)).memory.pool!;
+}

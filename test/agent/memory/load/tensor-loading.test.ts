@@ -21,6 +21,7 @@ async function newLoading(end: (counters: LoadCounters) => void) {
     units: [[]],
     counters: counters.shared,
   };
+  let hung = 0;
   const loading = new TensorLoading({
     source,
     work,
@@ -28,8 +29,9 @@ async function newLoading(end: (counters: LoadCounters) => void) {
     fetching: undefined,
     onProgress: () => undefined,
     onDirectRefused: () => undefined,
+    onHang: () => void hung++,
   });
-  return { loading, counters };
+  return { loading, counters, hung: () => hung };
 }
 
 test('a load that is given up is let go of, even where a thread is told of it only then', async () => {
