@@ -228,6 +228,8 @@ export interface StageTime {
    * versions do not say.
    */
   waiting?: number | undefined;
+  /** Its weights, and room for keys and values; agents of earlier versions do not say. */
+  memory_bytes?: number | undefined;
 }
 
 export interface ModelInfo

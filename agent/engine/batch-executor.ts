@@ -14,8 +14,9 @@ export interface BatchOutputs {
 }
 
 /** What is told of a stage, of all that is known. */
-export function stageTimeOf({ begin, end, computed_us, operators_us, waiting }: StageTime): StageTime {
-  const told: StageTime = { begin, end, computed_us, waiting };
+export function stageTimeOf(stage: StageTime): StageTime {
+  const { begin, end, computed_us, operators_us, waiting, memory_bytes } = stage;
+  const told: StageTime = { begin, end, computed_us, waiting, memory_bytes };
   if (operators_us && operators_us.length > 0) told.operators_us = operators_us.map(Math.round);
   return told;
 }

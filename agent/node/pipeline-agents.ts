@@ -3,7 +3,7 @@ import { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { pinnedConnect, type Registry, type SessionIdentity } from '../../mesh/index.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
-import { provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
+import { type DeviceDescription, provenProviderOf, type SessionRecord } from '../../spec/session-record.ts';
 
 /** An agent that does not say by then whether it takes what is asked is taken to refuse. */
 const answer_ms = 5000;
@@ -54,6 +54,15 @@ export class PipelineAgents {
       byNode.set(record.metadata.node_index, record);
     byNode.delete(node_index);
     return [...byNode.values()];
+  }
+
+  /** Devices of their nodes and of this one, by the numbers of the nodes. */
+  devicesByNode(): Map<number, readonly DeviceDescription[]> {
+    const { registry, own, node_index } = this.#options;
+    const devices = new Map<number, readonly DeviceDescription[]>();
+    for (const { metadata } of this.others())
+      if (metadata.node_index !== undefined) devices.set(metadata.node_index, metadata.devices);
+    return devices.set(node_index, registry.get(own().session_id)?.metadata.devices ?? []);
   }
 
   /**

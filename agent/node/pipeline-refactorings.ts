@@ -1,9 +1,12 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { stageOperatorsOf } from '../../solver/refactoring/block-layout.ts';
 import type { PipelineLayout } from '../../solver/refactoring/layout.ts';
-import { type DeviceOfNode, layoutsWithout } from '../../solver/refactoring/leaving-node.ts';
+import type { DeviceFacts, DeviceOfNode, RunningStage } from '../../solver/refactoring/leaving-layout.ts';
+import { layoutsWithout } from '../../solver/refactoring/leaving-node.ts';
+import type { StageTime } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { deviceKindOn, type LaunchSpec, type UnitSpec } from '../../spec/launch.ts';
+import { pool_share } from '../../spec/plan.ts';
 import type { RefactorOutcome, RefactorRequest, RefactorStage } from '../../spec/refactor.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { GroupUnit } from './assign-devices.ts';
@@ -145,7 +148,12 @@ export class PipelineRefactorings {
         ...this.#others(unit).map(({ node_index }) => node_index),
       ].filter((node_index) => node_index !== leaving);
       // A node that nobody can ask goes as well, or comes again without a stage.
-      const layouts = layoutsWithout(now.stages, staying, this.#freeDevices(unit, now, staying));
+      const layouts = layoutsWithout(
+        runningStages(now, supervisor.worker?.stage_times?.[unit.model.name] ?? []),
+        staying,
+        this.#freeDevices(unit, now, staying),
+        this.#deviceFacts(),
+      );
       log.info({ unit: name, leaving, layouts: layouts.length }, 'a node with stages of it is to go');
       for (const [at, next] of layouts.entries())
         try {
@@ -159,6 +167,17 @@ export class PipelineRefactorings {
     } finally {
       this.#changing.delete(name);
     }
+  }
+
+  /** What devices are, as their agents say: others may have a part of their memory. */
+  #deviceFacts(): (device: DeviceOfNode) => DeviceFacts {
+    const nodes = this.#options.agents.devicesByNode();
+    return ({ node_index, device }) => {
+      const [kind, at] = device.split(' ');
+      const found = nodes.get(node_index)?.filter((each) => each.kind === kind)[Number(at)];
+      if (!found) return {};
+      return { model: found.model, room_bytes: Math.floor(pool_share * found.memory_bytes) };
+    };
   }
 
   /** Of nodes that stay, own ones first: frames between devices of a node take no network. */
@@ -473,6 +492,21 @@ export class PipelineRefactorings {
 /** Nodes that a unit counts, but for this one. */
 function otherNodes({ node_index: first, nodes = 1 }: UnitSpec, node_index: number): number[] {
   return Array.from({ length: nodes }, (_, at) => first + at).filter((at) => at !== node_index);
+}
+
+/** Its stages, and what its coordinator has measured of them. */
+function runningStages({ stages }: StageLayout, measured: readonly StageTime[]): RunningStage[] {
+  return stages.map((stage) => {
+    const found = measured.find(({ begin, end }) => begin === stage.begin && end === stage.end);
+    if (!found) return stage;
+    const { computed_us, operators_us = [], memory_bytes } = found;
+    const running: RunningStage = { ...stage, compute_s: computed_us / 1e6 };
+    // Operators are measured in fewer batches: what counts of them is their shares.
+    const sum_us = operators_us.reduce((sum, us) => sum + us, 0);
+    if (sum_us > 0) running.operators_s = operators_us.map((us) => (running.compute_s! * us) / sum_us);
+    if (memory_bytes !== undefined) running.memory_bytes = memory_bytes;
+    return running;
+  });
 }
 
 function keptOrLost({ model, unit }: GroupUnit, { outcome }: RefactoringReport): HpcserveError {

@@ -31,6 +31,7 @@ export interface StageLoad extends StageFacts {
   operators_us: readonly number[];
   /** So many batches lie before it, on average (Little's law): one comes every `computed_us` and `waited_us`. */
   waiting: number;
+  memory_bytes: number;
 }
 
 /**
@@ -74,6 +75,7 @@ export class PipelineExecutor implements BatchExecutor {
       queued_us: 0,
       operators_us: [],
       waiting: 0,
+      memory_bytes: facts.weight_bytes + facts.kv_bytes,
     }));
     this.depth = stages.length;
     this.kv_tokens_max = Math.min(...stages.map(({ kv_tokens }) => kv_tokens));
