@@ -3,6 +3,7 @@ import { totalmem } from 'node:os';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { defaultPlacementSettings, pool_share } from '../../spec/plan.ts';
+import { frameMemory_bytes } from '../../spec/worker-memory.ts';
 import type { ProcessContext } from './serving-process.ts';
 
 type PoolContext = Pick<ProcessContext, 'group' | 'memory_limit_bytes' | 'planned_memory_bytes' | 'sharing'>;
@@ -18,7 +19,9 @@ export function poolSize_bytes(context: PoolContext, total_bytes = totalmem()): 
   if (isAccelerator(context)) return acceleratorPool_bytes(context);
   const { usable_bytes, host_bytes } = usable(context, total_bytes);
   const share = Math.floor(pool_share * usable_bytes);
-  const reserve = defaultPlacementSettings.host_overhead_bytes * Math.min(1, usable_bytes / host_bytes);
+  const programs_bytes =
+    defaultPlacementSettings.host_overhead_bytes * Math.min(1, usable_bytes / host_bytes);
+  const reserve = programs_bytes + framesOf_bytes(context);
   const most = Math.max(share, Math.floor(usable_bytes - reserve));
   const asked = sharing?.pool_gb === undefined ? planned_memory_bytes : Math.floor(1e9 * sharing.pool_gb);
   return Math.min(most, asked ?? share);
@@ -62,6 +65,12 @@ export function checkPool(
     try: 'see whether the job got the memory that the plan asked for (`hpcserve plan`), or give it more',
     details: { weight_bytes, pool_bytes },
   });
+}
+
+/** Of the pipelines that have a stage on the device, or may get one. */
+function framesOf_bytes({ group }: PoolContext): number {
+  const pipelines = group.units.filter(({ stages }) => stages !== undefined);
+  return pipelines.reduce((sum, { nodes = 1 }) => sum + frameMemory_bytes(nodes), 0);
 }
 
 /** Memory of its own; what a CPU stands in for has the host's. */

@@ -19,11 +19,12 @@ import { z } from 'zod';
 import { fabricAbsence, probe_bytes } from '../../native/fabric/fabric.ts';
 import { SharedMemory, unmap } from '../../native/memory-map.ts';
 import type { Pointer } from '../../native/signature.ts';
+import { frame_memory_bytes } from '../../spec/worker-memory.ts';
 import { silence_ms, transferLimit_ms } from '../transfer/limits.ts';
 import { type LentMemory, lentMemorySchema } from '../transfer/messages.ts';
 import { FabricSource, FabricTarget } from '../transfer/ways/fabric-way.ts';
 import { damaged, type FrameBytes } from './frame.ts';
-import { FrameRoom, frame_memory_bytes, type Parcel } from './frame-room.ts';
+import { FrameRoom, type Parcel } from './frame-room.ts';
 import { provider_length_max, providers_max } from './ring-frame.ts';
 
 /**

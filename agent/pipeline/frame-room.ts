@@ -1,9 +1,7 @@
 /** A memory that frames lie in between two stages, whoever writes them there. */
 import { z } from 'zod';
+import { frame_memory_bytes } from '../../spec/worker-memory.ts';
 import { damaged } from './frame.ts';
-
-/** Lower: less memory a stage; higher: larger chunks of prompts go this way. Two of 512 rows of 8,192 elements. */
-export const frame_memory_bytes = 34 * 1024 * 1024;
 
 /** A frame in it, and up to where all frames are that were written so far, counted from the first one. */
 export const parcelMetaSchema = z.strictObject({

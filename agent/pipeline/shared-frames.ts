@@ -17,8 +17,9 @@ import { z } from 'zod';
 import { mapMemoryOf, SharedMemory, unmap } from '../../native/memory-map.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { frame_memory_bytes } from '../../spec/worker-memory.ts';
 import { damaged, type FrameBytes } from './frame.ts';
-import { FrameRoom, frame_memory_bytes, type Parcel } from './frame-room.ts';
+import { FrameRoom, type Parcel } from './frame-room.ts';
 
 const memory_name = 'hpcserve-frames';
 const token_bytes = 16;

@@ -13,6 +13,7 @@ import { ownNodes } from './lenders.ts';
 import { workloadOf } from './model-facts.ts';
 import type { OptionCost } from './objective.ts';
 import type { PlacementOption } from './options.ts';
+import { framesOf_bytes } from './worker-memory.ts';
 
 /** Replicas to place by option, and the share of requests they carry together; what is not here gets none. */
 export type Allocation = Map<PlacementOption, AllocatedReplicas>;
@@ -69,7 +70,8 @@ function byHostMemory(option: PlacementOption, question: PlacementQuestion): num
   const { offer } = option;
   if (onRealGpu(offer)) return 0;
   const host = offer.memory_bytes - question.settings.host_overhead_bytes;
-  return (offer.devices.count * option.memory.bytes_per_device * option.device_count) / Math.max(1, host);
+  const device_bytes = option.memory.bytes_per_device + framesOf_bytes(option);
+  return (offer.devices.count * device_bytes * option.device_count) / Math.max(1, host);
 }
 
 /** The same where models of the native engine may share a device: its memory is what they divide. */

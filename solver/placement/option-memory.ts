@@ -16,14 +16,8 @@ import {
   sizeUnit,
   type UnitMemory,
 } from './unit-memory.ts';
-import {
-  type BrokenConstraint,
-  seenOf,
-  threadsOn,
-  tooManyThreads,
-  type WayOnNodes,
-  type WayToRun,
-} from './way.ts';
+import { type BrokenConstraint, seenOf, threadsOn, tooManyThreads, type WayOnNodes } from './way.ts';
+import { framesOf_bytes } from './worker-memory.ts';
 
 /** What a replica takes of its devices, the stages that it begins with, and where we cut them. */
 export interface TakenMemory {
@@ -127,19 +121,19 @@ function memoryOn(
 
 /** Where devices have their memory of the host, whether a job may have so much; undefined where it may. */
 function hostShortage(
-  { engine }: WayToRun,
+  way: WayOnNodes,
   offer: NodeKindOffer,
   { bytes_per_device }: UnitMemory,
   devices: number,
   { settings }: PlacementQuestion,
 ): BrokenConstraint | undefined {
   if (onRealGpu(offer)) return undefined;
-  const needed = bytes_per_device * devices + settings.host_overhead_bytes;
+  const needed = (bytes_per_device + framesOf_bytes(way)) * devices + settings.host_overhead_bytes;
   if (needed <= offer.memory_bytes) return undefined;
   return {
     constraint: 'host_memory',
     because: `needs ${formatGib(needed)} of host memory (replica and node agent); a job may have ${formatGib(offer.memory_bytes)}`,
-    numbers: { engine, needed, available: offer.memory_bytes },
+    numbers: { engine: way.engine, needed, available: offer.memory_bytes },
   };
 }
 

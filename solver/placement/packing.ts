@@ -3,6 +3,7 @@ import { servedNameOf, unitStem } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
+import { frameMemory_bytes } from '../../spec/worker-memory.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
 import { isOnePool, type LentPart, lentTime_s } from './lenders.ts';
@@ -21,6 +22,7 @@ import type { PlacementOption } from './options.ts';
 import { servedSpec } from './pools.ts';
 import { spreadStages, withFinestStages } from './stage-sharing.ts';
 import { formatGib, memoryShare } from './unit-memory.ts';
+import { framesOf_bytes, stagingOf_bytes } from './worker-memory.ts';
 
 /**
  * Beside which others a replica is put: `light` where all of them together leave most of the device's time free
@@ -258,11 +260,19 @@ function arenaOf_bytes({ memory }: PlacementOption): number {
   return memory.arena_bytes ?? 0;
 }
 
-/**
- * Memory of its node that a replica takes on this device: all of it on CPUs, but for the arena, or the room of models
- * that give way to one another, that is there for others already; and the weights of an engine that sleeps.
- */
+/** Memory of its node that a replica takes on this device and others: of what is its own there, and beside it. */
 function hostMemory(option: PlacementOption, device: OpenDevice): number {
+  // A worker has one staging memory, whoever else is there.
+  const staging_bytes = device.models.length > 0 ? 0 : stagingOf_bytes(option.offer, option);
+  const beside_bytes = framesOf_bytes(option) + staging_bytes;
+  return hostMemoryWithin(option, device) + beside_bytes * devicesOnNode(option);
+}
+
+/**
+ * What its devices have of the node: all of it on CPUs, but for the arena, or the room of models that give way to one
+ * another, that is there for others already; and the weights of an engine that sleeps.
+ */
+function hostMemoryWithin(option: PlacementOption, device: OpenDevice): number {
   if (onRealGpu(option.offer)) return sharedBy(option) === 'turns' ? option.weight_bytes : 0;
   if (option.memory.gives_way)
     return reuseOf_bytes(givingWay_bytes(device, option)) - reuseOf_bytes(device.giving_way_bytes);
@@ -444,8 +454,10 @@ function lentBy(
 ): PlannedLaunch {
   const { node_kind, tier, partitions, devices } = lender;
   const { device_count } = unit;
+  const frames_bytes = frameMemory_bytes(launch.node_count);
   const share_bytes = Math.floor((lender.memory_bytes * device_count) / devices.count);
-  const own_bytes = memory.bytes_per_device * device_count + question.settings.host_overhead_bytes;
+  const device_bytes = memory.bytes_per_device + frames_bytes;
+  const own_bytes = device_bytes * device_count + question.settings.host_overhead_bytes;
   const there: UnitSpec = {
     ...unit,
     device_kind: devices.kind,

@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import type { UnitGroup } from '../../../agent/node/assign-devices.ts';
 import { checkPool, poolSize_bytes } from '../../../agent/node/pool-size.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
+import { frameMemory_bytes } from '../../../spec/worker-memory.ts';
 import { unitOf } from '../support.ts';
 
 const gib = 2 ** 30;
@@ -69,6 +70,18 @@ test.each([
     expect(sizeOf(large, { ...job, group: group(limit / 2) })).toBe(half);
   },
 );
+
+test('it leaves memory for frames between stages', () => {
+  const stages = [
+    { begin: 0, end: 9 },
+    { begin: 9, end: 18 },
+  ];
+  const units = [unitOf({ name: 'cut' }, { stages, nodes: 2 })] as unknown as UnitGroup['units'];
+  // As a job is planned that has one such stage, and 30 GiB for it.
+  const limit = 30.75 * gib + frameMemory_bytes(2);
+  const job = { planned_memory_bytes: limit, memory_limit_bytes: limit };
+  expect(sizeOf(large, { ...job, group: { ...group(limit), units } })).toBe(30 * gib);
+});
 
 test('models that give way to one another have one room in the pool of a device that only ggml knows', () => {
   const device = { ...group(8 * gib).devices[0]!, ggml_device: 'Vulkan0', only_ggml: true as const };

@@ -23,12 +23,13 @@ import {
 } from '../../../agent/pipeline/frame.ts';
 import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
 import { FrameReceiver } from '../../../agent/pipeline/frame-receiver.ts';
-import { frame_memory_bytes, type Parcel, parcelMetaSchema } from '../../../agent/pipeline/frame-room.ts';
+import { type Parcel, parcelMetaSchema } from '../../../agent/pipeline/frame-room.ts';
 import { ProviderChoice } from '../../../agent/pipeline/provider-choice.ts';
 import { ringFrame } from '../../../agent/pipeline/ring-frame.ts';
 import type { FromRing, OwnNews, WayNews } from '../../../agent/pipeline/ring-messages.ts';
 import { compiledFile } from '../../../host/programs.ts';
 import { fabricAbsence } from '../../../native/fabric/fabric.ts';
+import { frame_memory_bytes } from '../../../spec/worker-memory.ts';
 import { eventually } from '../../mesh/support.ts';
 import { apart_words, canBeApart } from './apart.ts';
 import type { RingEnd } from './ring-end.ts';

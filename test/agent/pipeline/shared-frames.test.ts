@@ -7,9 +7,10 @@ import fc from 'fast-check';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { encodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
 import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
-import { frame_memory_bytes, type Parcel } from '../../../agent/pipeline/frame-room.ts';
+import type { Parcel } from '../../../agent/pipeline/frame-room.ts';
 import { FrameInbox, FrameOutbox, shared_bytes_min } from '../../../agent/pipeline/shared-frames.ts';
 import { SharedMemory } from '../../../native/memory-map.ts';
+import { frame_memory_bytes } from '../../../spec/worker-memory.ts';
 import { eventually } from '../../mesh/support.ts';
 import { Place, Way } from './ring-support.ts';
 
