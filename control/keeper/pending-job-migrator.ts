@@ -1,10 +1,11 @@
 import { kindsWithRoom, overdue, startAtOnce, type WaitingLaunch } from '../../solver/keeping/waiting.ts';
 import { asDecided } from '../../solver/placement/decided-model.ts';
+import { bestLenders, lentElsewhere } from '../../solver/placement/lent-job.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ProgressEvent } from '../../spec/events.ts';
 import { plannedNameOf, poolNames } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
-import type { PlannedLaunch } from '../../spec/plan.ts';
+import { defaultPlacementSettings, isLent, type NodeKindOffer, type PlannedLaunch } from '../../spec/plan.ts';
 import { liveFacts } from '../plan/live-facts.ts';
 import { planNow } from '../plan/plan-now.ts';
 import { offersOf } from '../plan/site-offers.ts';
@@ -49,7 +50,9 @@ export class PendingJobMigrator {
     if (due === undefined) return false;
     this.#retry_from_ms.set(due.launch_id, now + Math.min(patience_ms, retry_ms_max));
     const launch = state.launches.find(({ launch_id }) => launch_id === due.launch_id)!;
-    const elsewhere = await this.#planElsewhere(state, launch);
+    const elsewhere = isLent(launch.planned)
+      ? await this.#lendElsewhere(state, launch)
+      : await this.#planElsewhere(state, launch);
     if (elsewhere === undefined) return false;
     const because = `it has waited for ${Math.round((now - due.submitted_at_ms) / 1000)} s; ${kindsOf(elsewhere)} is free`;
     if (!(await this.#write(state.name, launch, elsewhere))) return false;
@@ -64,18 +67,53 @@ export class PendingJobMigrator {
     return true;
   }
 
+  /** Stages that are lent by another kind of nodes, which are free now, as they are cut; undefined: none suits them. */
+  async #lendElsewhere(
+    state: DeploymentState,
+    { launch_id, planned, fingerprint }: LaunchRecord,
+  ): Promise<(PlannedLaunch & { fingerprint: string })[] | undefined> {
+    const offers = await this.#offers();
+    const like = offers.find(({ node_kind }) => node_kind === planned.node_kind);
+    if (like === undefined) return undefined;
+    const kinds = this.#kindsLeft(state, launch_id, planned, offers);
+    const lenders = bestLenders(
+      offers.filter(({ node_kind }) => kinds.includes(node_kind)),
+      like,
+    );
+    for (const lender of lenders) {
+      const there = lentElsewhere(planned, like, lender, defaultPlacementSettings);
+      // The same to another deploy, which leaves it where it is.
+      if (there && startAtOnce([there], offers)) return [{ ...there, fingerprint }];
+    }
+    return undefined;
+  }
+
+  async #offers(): Promise<NodeKindOffer[]> {
+    const { loaded, facts } = this.#operations;
+    return offersOf(loaded.site, await liveFacts(this.#operations), facts.environment);
+  }
+
+  /** Of other nodes than it waits for, and where Slurm has not refused it lately. */
+  #kindsLeft(
+    state: DeploymentState,
+    launch_id: string,
+    { node_kind }: PlannedLaunch,
+    offers: readonly NodeKindOffer[],
+  ): string[] {
+    const now = this.#operations.now_ms();
+    const refused = replacementsOf(state, launch_id)
+      .filter(({ last, ended_at_ms = 0 }) => last?.state === 'REFUSED' && now - ended_at_ms < refused_ms)
+      .map((launch) => launch.planned.node_kind);
+    return kindsWithRoom(offers, node_kind).filter((kind) => !refused.includes(kind));
+  }
+
   /** The same replicas where there is room now; undefined where there is none that suits them. */
   async #planElsewhere(
     state: DeploymentState,
     { launch_id, planned }: LaunchRecord,
   ): Promise<(PlannedLaunch & { fingerprint: string })[] | undefined> {
-    const { loaded, facts, now_ms } = this.#operations;
-    const live = await liveFacts(this.#operations);
-    const offers = offersOf(loaded.site, live, facts.environment);
-    const refused = replacementsOf(state, launch_id)
-      .filter(({ last, ended_at_ms = 0 }) => last?.state === 'REFUSED' && now_ms() - ended_at_ms < refused_ms)
-      .map((launch) => launch.planned.node_kind);
-    const room = kindsWithRoom(offers, planned.node_kind).filter((kind) => !refused.includes(kind));
+    const offers = await this.#offers();
+    const room = this.#kindsLeft(state, launch_id, planned, offers);
     const models = state.spec.models.flatMap((model): ModelSpec[] => {
       const replicas = planned.units.filter((unit) => unit.model.name === model.name).length;
       const asked = model.devices.node_kinds;
@@ -125,8 +163,8 @@ function waitingLaunches(state: DeploymentState, { launches }: Observation): Wai
   return wantedLaunches(state).flatMap(({ launch_id, phase, planned, submitting_since_ms }) => {
     const job = launches.get(launch_id)?.job;
     if (phase !== 'submitted' || job?.phase !== 'pending') return [];
-    // The other parts of its pipeline are where they are.
-    if (planned.part !== undefined) return [];
+    // The other parts of its pipeline are where they are; stages that are lent may come from anywhere.
+    if (planned.part !== undefined && !isLent(planned)) return [];
     const { estimated_start_ms } = job;
     const { node_kind } = planned;
     return [{ launch_id, node_kind, submitted_at_ms: submitting_since_ms, estimated_start_ms }];

@@ -138,7 +138,7 @@ function askedFor(
 }
 
 /** Of the wishes of model.yaml, the first one that no device of such a node meets. */
-function devicesAskedFor(
+export function devicesAskedFor(
   { spec }: Pick<PlacementModel, 'spec'>,
   { devices }: NodeKindOffer,
 ): [constraint: RejectedOption['constraint'], because: string] | undefined {

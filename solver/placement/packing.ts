@@ -3,10 +3,10 @@ import { servedNameOf, unitStem } from '../../spec/model-pools.ts';
 import type { ModelSpec } from '../../spec/model-yaml.ts';
 import type { NodeKindOffer, NodeSpace, PlacementQuestion, PlannedLaunch } from '../../spec/plan.ts';
 import { asleep_bytes, canSleep } from '../../spec/sleeping-engine.ts';
-import { frameMemory_bytes } from '../../spec/worker-memory.ts';
 import { parsersFor } from './answer-parsers.ts';
 import { onRealGpu } from './engine-choice.ts';
-import { isOnePool, type LentPart, lentTime_s } from './lenders.ts';
+import { isOnePool } from './lenders.ts';
+import { jobDevices, lentBy } from './lent-job.ts';
 import { demandOf, isCrowded, type LinkedDevice, leastLoaded, linkShare } from './link-budget.ts';
 import {
   devicesInUse,
@@ -410,11 +410,6 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   return launch;
 }
 
-function jobDevices({ devices }: NodeKindOffer, count: number): PlannedLaunch['devices_per_node'] {
-  const { kind, model, memory_bytes, emulated, emulated_step_ms } = devices;
-  return { kind, model, count: kind === 'cpu' ? 0 : count, memory_bytes, emulated, emulated_step_ms };
-}
-
 /** How many of its nodes are of a kind, or of several. */
 function nodesOfKind(
   { offer, count, lender = offer }: OpenNode,
@@ -439,42 +434,6 @@ function jobsOf(
     units: node_index === 0 ? units : [],
     part: { group: unit.unit, node_index, jobs: node_count, lends_to: node_index === 0 ? [] : lent.units },
   }));
-}
-
-/**
- * Its job on a node that lends it stages, with what it takes there. Partitions that somebody names are for the first
- * job: those of the tier of others are others.
- */
-function lentBy(
-  lender: NodeKindOffer,
-  { memory, threads }: LentPart,
-  launch: PlannedLaunch,
-  unit: UnitSpec,
-  question: PlacementQuestion,
-): PlannedLaunch {
-  const { node_kind, tier, partitions, devices } = lender;
-  const { device_count } = unit;
-  const frames_bytes = frameMemory_bytes(launch.node_count);
-  const share_bytes = Math.floor((lender.memory_bytes * device_count) / devices.count);
-  const device_bytes = memory.bytes_per_device + frames_bytes;
-  const own_bytes = device_bytes * device_count + question.settings.host_overhead_bytes;
-  const there: UnitSpec = {
-    ...unit,
-    device_kind: devices.kind,
-    threads,
-    memory: { device_bytes: memory.bytes_per_device, kv_bytes: memory.kv_bytes, share: memory.share },
-  };
-  return {
-    ...launch,
-    node_kind,
-    tier,
-    partitions,
-    devices_per_node: jobDevices(lender, device_count),
-    cpus_per_node: Math.min(lender.cpus, threads),
-    memory_bytes_per_node: onRealGpu(lender) ? share_bytes : Math.min(lender.memory_bytes, own_bytes),
-    time_limit_s: lentTime_s(question, lender),
-    units: [there],
-  };
 }
 
 /** A job is given only the devices it uses, counted from 0. */

@@ -21,6 +21,7 @@ import {
   deploymentState,
   launchRecord,
   site as local,
+  partsOf,
   plannedLaunch,
   ScriptedRunner,
   temporaryStore,
@@ -52,14 +53,15 @@ const device = { kind: 'gpu', memory_gb: 2, cores: 1, emulated: 'cpu' };
 const site = siteSchema.parse({
   name: 'here',
   kind: 'slurm',
-  node_kinds: ['gh200', 'a100'].map((name) => ({
+  node_kinds: ['gh200', 'a100', 'idle-gh200', 'idle-a100'].map((name) => ({
     name,
+    tier: name.startsWith('idle') ? 'scavenger' : 'stable',
     partition: name,
     gres_type: name,
     count: 1,
     cpus: 4,
     memory_gb: 30,
-    devices: [{ ...device, model: name.toUpperCase(), count: 2 }],
+    devices: [{ ...device, model: name.replace('idle-', '').toUpperCase(), count: 2 }],
   })),
 });
 const node = (kind: string, used: number): NodeGroup => ({
@@ -77,9 +79,11 @@ const node = (kind: string, used: number): NodeGroup => ({
   memory_mb: 30_000,
   cpu_counts: { allocated: 0, idle: 4, other: 0, total: 4 },
 });
+/** Of nodes that lend stages. */
+let lenders: NodeGroup[] = [];
 /** Of Slurm, the migrator asks only what there is: gh200 is taken, a100 is free. */
 const slurm = {
-  nodeGroups: async () => [node('gh200', 2), node('a100', 0)],
+  nodeGroups: async () => [node('gh200', 2), node('a100', 0), ...lenders],
   partitions: async () => [],
 } as unknown as SlurmClient;
 
@@ -91,6 +95,7 @@ let migrator: PendingJobMigrator;
 let reconciler: Reconciler;
 
 beforeEach(async () => {
+  lenders = [];
   place = temporaryStore();
   const { store } = place;
   runner = new Queue();
@@ -239,4 +244,80 @@ it('has its weights where the plan on the other nodes lets them lie', async () =
   await round();
   const moved = place.store.require('demo').launches.find(({ planned }) => planned.node_kind === 'a100');
   expect(moved!.planned.units).toMatchObject([{ unit: 'm-1', model: { weights: 'resident' } }]);
+});
+
+/** A pipeline whose first job runs, and whose second one waits for a node that lends it a stage. */
+function waitForLender(device_bytes: number): void {
+  const { store } = place;
+  const state = store.require('demo');
+  const [first, lent] = partsOf('cut-0', 2, 'scavenger').map(({ part, ...planned }, at): LaunchRecord => {
+    const memory = { device_bytes, kv_bytes: 2 ** 20, share: 0.1 };
+    const cut = (units: LaunchRecord['planned']['units']) =>
+      units.map((unit) => ({ ...unit, device_kind: 'gpu' as const, device_count: 1, memory }));
+    const phase = at === 0 ? 'running' : 'pending';
+    const snapshot = { job_id: `${910 + at}`, phase, state: phase.toUpperCase() } as const;
+    const launch = launchRecord(910 + at, {
+      phase: 'submitted',
+      job_id: snapshot.job_id,
+      submitting_since_ms: now_ms - 300_000,
+      last: snapshot,
+      planned: {
+        ...planned,
+        units: cut(planned.units),
+        part: { ...part!, lends_to: cut(part!.lends_to) },
+        node_kind: at === 0 ? 'a100' : 'idle-gh200',
+        partitions: [at === 0 ? 'a100' : 'idle-gh200'],
+        tier: at === 0 ? 'stable' : 'scavenger',
+      },
+    });
+    runner.jobs.set(snapshot.job_id, { launch_id: launch.launch_id, snapshot });
+    mkdirSync(store.launchFolder('demo', launch.launch_id), { recursive: true });
+    return launch;
+  });
+  runner.jobs.delete('900');
+  store.write({ ...state, launches: [first!, lent!] });
+}
+
+it('with lent stages goes to other nodes that lend, in its group and with the stages as they are cut', async () => {
+  waitForLender(2 ** 30);
+  lenders = [node('idle-gh200', 2), node('idle-a100', 2)];
+  await round();
+  // All of them are taken.
+  expect(launches().map(({ phase }) => phase)).toEqual(['submitted', 'submitted']);
+  lenders = [node('idle-gh200', 2), node('idle-a100', 0)];
+  now_ms += 120_000;
+  await round();
+  await round();
+  expect(runner.cancelled).toEqual([{ job_id: '911', force: false }]);
+  const [first, moved, before] = place.store.require('demo').launches;
+  expect(first).toMatchObject({ superseded: false, planned: { node_kind: 'a100' } });
+  expect(before).toMatchObject({ superseded: true, planned: { node_kind: 'idle-gh200' } });
+  expect(moved).toMatchObject({
+    phase: 'submitted',
+    superseded: false,
+    fingerprint: before!.fingerprint,
+    planned: {
+      node_kind: 'idle-a100',
+      tier: 'scavenger',
+      partitions: ['idle-a100'],
+      node_count: 1,
+      units: [],
+      devices_per_node: { model: 'A100', count: 1 },
+      part: {
+        group: 'cut-0',
+        node_index: 1,
+        jobs: 2,
+        lends_to: [{ unit: 'cut-0', memory: { device_bytes: 2 ** 30 } }],
+      },
+    },
+  });
+  expect(moved!.planned.part!.lends_to[0]!.stages).toEqual(before!.planned.part!.lends_to[0]!.stages);
+});
+
+it('with lent stages waits on where other nodes that lend have no room for them', async () => {
+  waitForLender(3 * 2 ** 30);
+  lenders = [node('idle-gh200', 2), node('idle-a100', 0)];
+  for (let more = 0; more < 3; more++) await round();
+  expect(launches().map(({ phase }) => phase)).toEqual(['submitted', 'submitted']);
+  expect(runner.submitted).toEqual([]);
 });
