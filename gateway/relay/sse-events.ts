@@ -75,7 +75,10 @@ export class EventSplitter {
     this.#rest = start === bytes.length ? empty : bytes.subarray(start);
     this.#length = this.#rest.length;
     this.#scanned = line - start;
-    this.#last = Buffer.concat([lineEnd, this.#rest.subarray(-last_bytes)]).subarray(-last_bytes);
+    this.#last =
+      this.#length === 0
+        ? lineEnd
+        : Buffer.concat([lineEnd, this.#rest.subarray(-last_bytes)]).subarray(-last_bytes);
     return this.#length > this.#bytes_max ? false : { bytes, whole: start };
   }
 }
