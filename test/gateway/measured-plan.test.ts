@@ -81,7 +81,7 @@ async function serve(): Promise<void> {
         completion_tokens: output_tokens,
         total_tokens: input_tokens + output_tokens,
       };
-      await stage.session(json({ choices: [], usage }), { name, engine: 'vllm' });
+      await stage.session(json({ choices: [], usage }), { name, engine: 'vllm', context_tokens: 8192 });
       let left: number = requests;
       const client = async (): Promise<void> => {
         while (left-- > 0) {
