@@ -60,8 +60,8 @@ async function ended(id: string): Promise<KeptBatch> {
   return batches.find(key, id);
 }
 
-it('of 600 MB are in no heap, and in their file in the order of the requests', async () => {
-  const [requests, answer_bytes, bound_bytes] = [2000, 300_000, 100e6];
+it('of 300 MB are in no heap, and in their file in the order of the requests', async () => {
+  const [requests, answer_bytes, bound_bytes] = [2000, 150_000, 100e6];
   collect();
   const before_bytes = process.memoryUsage().heapUsed;
   let most_bytes = 0;
