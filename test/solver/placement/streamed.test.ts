@@ -139,15 +139,16 @@ describe('page-locked copies of weights', () => {
     const [both] = place(ask([{ ...model, summary }], [offer])).launches;
     expect(both!.units.map(({ memory }) => memory!.locked_bytes)).toEqual([file_bytes, file_bytes]);
     // Its share of the node is 40 GiB: one file, and a copy each.
-    expect(both!.memory_bytes_per_node).toBe(3 * file_bytes + overhead_bytes);
+    // A worker of each device has memory that KV goes through.
+    expect(both!.memory_bytes_per_node).toBe(3 * file_bytes + overhead_bytes + 2 * staging_bytes_max);
   });
 
   it('have what files leave of the node, and what they lack is said', () => {
     const { launch, locked_bytes, file_bytes, warnings } = on('A100-40GB', 50);
     expect(launch.memory_bytes_per_node).toBe(50 * gib);
-    expect(locked_bytes).toBe(50 * gib - overhead_bytes - file_bytes);
+    expect(locked_bytes).toBe(50 * gib - overhead_bytes - staging_bytes_max - file_bytes);
     expect(warnings).toEqual([
-      'm on a100-40gb: host memory lacks 24.7 GiB for page-locked copies of weights: so much is copied to the device where products would read it in place',
+      'm on a100-40gb: host memory lacks 24.8 GiB for page-locked copies of weights: so much is copied to the device where products would read it in place',
     ]);
     const none = on('A100-40GB', 24);
     expect(none.locked_bytes).toBe(0);
