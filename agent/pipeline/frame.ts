@@ -79,10 +79,12 @@ export function allocateFrame(
   view.setUint32(16, meta.length, true);
   view.setUint32(20, 4 * n_floats, true);
   return {
+    kind: header.kind,
+    epoch: header.epoch,
+    number: header.number,
     bytes,
     meta: bytes.subarray(frame_header_bytes, frame_header_bytes + meta.length),
     payload: new Float32Array(bytes.buffer, begin, n_floats),
-    ...header,
   };
 }
 
