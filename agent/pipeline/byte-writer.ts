@@ -9,27 +9,33 @@ export class ByteWriter {
   }
 
   u8(value: number): void {
-    this.#view.setUint8(this.#room(1), value);
+    const at = this.#room(1);
+    this.#view.setUint8(at, value);
   }
 
   u32(value: number): void {
-    this.#view.setUint32(this.#room(4), value, true);
+    const at = this.#room(4);
+    this.#view.setUint32(at, value, true);
   }
 
   i32(value: number): void {
-    this.#view.setInt32(this.#room(4), value, true);
+    const at = this.#room(4);
+    this.#view.setInt32(at, value, true);
   }
 
   f64(value: number): void {
-    this.#view.setFloat64(this.#room(8), value, true);
+    const at = this.#room(8);
+    this.#view.setFloat64(at, value, true);
   }
 
   text(value: string): void {
     const bytes = Buffer.from(value);
     this.u32(bytes.length);
-    this.#bytes.set(bytes, this.#room(bytes.length));
+    const at = this.#room(bytes.length);
+    this.#bytes.set(bytes, at);
   }
 
+  /** There is room from here on: the memory may be another one than before. */
   #room(bytes: number): number {
     const at = this.#length;
     this.#length += bytes;
