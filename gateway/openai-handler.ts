@@ -384,7 +384,7 @@ export class OpenAiHandler {
 
 /**
  * A request of which more is known now. It is the same object: V8 gives each `{ ...request, more }` a hidden class of
- * its own, so that wherever such an object is read its members are looked up by name (half of a request's time).
+ * its own, so that wherever such an object is read its members are looked up by name: a quarter of a request's time.
  */
 function grown<T extends object, M extends object>(request: T, more: M): T & M {
   return Object.assign(request, more);

@@ -14,6 +14,7 @@ import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { LoadCounters } from '../../../agent/memory/load/load-work.ts';
 import { UnitLoader } from '../../../agent/memory/load/unit-loader.ts';
 import { loadGgml } from '../../../native/ggml.ts';
+import type { OperatorRange } from '../../../solver/refactoring/layout.ts';
 import { defaultSharingSettings } from '../../../solver/sharing/settings.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
@@ -176,22 +177,9 @@ it('has a stage serve while another one loads beside it: its own thread reads no
     };
     return opening;
   };
-  const model_path = await model('tiny-llama', 'Q8_0');
-  const load = (range: { begin: number; end: number }, at: number): LoadMessage => ({
-    type: 'load',
-    name: 'm',
-    options: engineOptions(model_path, { kv_tokens: 512 }),
-    pipeline: {
-      ...{ stage: 1, stages: 2, ...range, device: 'cpu 0', device_identity: 'here' },
-      listen: join(folder, `${at}-1.sock`),
-      next: join(folder, `${at}-0.sock`),
-    },
-    vocabulary: 0n,
-    utf8: null as unknown as LoadMessage['utf8'],
-    profile_ms: 1,
-  });
-  const next = { type: 'prepare', refactoring: 1, load: load({ begin: 1, end: 6 }, 1) };
-  port2.postMessage(load({ begin: 3, end: 6 }, 0));
+  const load = await stageMessage(folder, { begin: 1, end: 6 }, 1);
+  const next = { type: 'prepare', refactoring: 1, load };
+  port2.postMessage(await stageMessage(folder, { begin: 3, end: 6 }, 0));
   const loop = new ComputeLoop(port1, words, () => device, defaultSharingSettings);
   try {
     await loop.run();
@@ -205,6 +193,24 @@ it('has a stage serve while another one loads beside it: its own thread reads no
     rmSync(folder, { recursive: true });
   }
 }, 30_000);
+
+/** What has the second of two stages loaded. @param at of its sockets in the folder */
+async function stageMessage(folder: string, cut: OperatorRange, at: number): Promise<LoadMessage> {
+  const options = engineOptions(await model('tiny-llama', 'Q8_0'), { kv_tokens: 512 });
+  return {
+    type: 'load',
+    name: 'm',
+    options: { ...options, stage: cut },
+    pipeline: {
+      ...{ stage: 1, stages: 2, ...cut, device: 'cpu 0', device_identity: 'here' },
+      listen: join(folder, `${at}-1.sock`),
+      next: join(folder, `${at}-0.sock`),
+    },
+    vocabulary: 0n,
+    utf8: null as unknown as LoadMessage['utf8'],
+    profile_ms: 1,
+  };
+}
 
 describe('a stage of a layout to come', () => {
   const range = { begin: 3, end: 6 };
@@ -248,22 +254,7 @@ describe('a stage of a layout to come', () => {
     Atomics.add(words, pulse.signal, 1);
   }
 
-  async function load(cut: { begin: number; end: number }, at: number): Promise<LoadMessage> {
-    const options = engineOptions(await model('tiny-llama', 'Q8_0'), { kv_tokens: 512 });
-    return {
-      type: 'load',
-      name: 'm',
-      options: { ...options, stage: cut },
-      pipeline: {
-        ...{ stage: 1, stages: 2, ...cut, device: 'cpu 0', device_identity: 'here' },
-        listen: join(folder, `${at}-1.sock`),
-        next: join(folder, `${at}-0.sock`),
-      },
-      vocabulary: 0n,
-      utf8: null as unknown as LoadMessage['utf8'],
-      profile_ms: 1,
-    };
-  }
+  const load = (cut: OperatorRange, at: number): Promise<LoadMessage> => stageMessage(folder, cut, at);
 
   /** Once a stage is there. */
   function onStage(opening: StageOpening, act: (stage: Stage) => void): void {
