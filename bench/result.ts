@@ -34,6 +34,8 @@ export interface Bench {
 export interface BenchReport {
   bench: string;
   commit: string;
+  /** When it was begun, in ISO 8601. */
+  date: string;
   machine: string;
   results: BenchResult[];
 }

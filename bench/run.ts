@@ -1,8 +1,10 @@
-/** `npm run bench -- NAME [--json]`: runs one bench, prints its table, ends with 1 where a bar does not hold. */
+/** `npm run bench -- NAME [--json] [--keep]`: runs one bench, prints its table, ends with 1 where a bar fails. */
 import { execFileSync } from 'node:child_process';
 import { cpus, totalmem } from 'node:os';
+import { join } from 'node:path';
 import { packageRoot } from '../host/package-root.ts';
 import { nearest } from '../spec/nearest.ts';
+import { keepReport } from './kept-reports.ts';
 import { benches } from './list.ts';
 import { MissingNeed } from './need.ts';
 import type { BenchReport, BenchResult } from './result.ts';
@@ -16,7 +18,7 @@ async function main(): Promise<void> {
   if (!load || name === undefined) {
     const close = name && nearest(name, Object.keys(benches));
     process.stderr.write(
-      `${name ? `error: there is no bench "${name}"${close ? `; did you mean "${close}"?` : ''}\n` : ''}usage: npm run bench -- ${Object.keys(benches).join('|')} [--json]\n`,
+      `${name ? `error: there is no bench "${name}"${close ? `; did you mean "${close}"?` : ''}\n` : ''}usage: npm run bench -- ${Object.keys(benches).join('|')} [--json] [--keep]\n`,
     );
     process.exit(2);
   }
@@ -27,13 +29,15 @@ async function main(): Promise<void> {
     log('its options stand in bench/README.md');
     return;
   }
-  const args = rest.filter((argument) => argument !== '--json');
+  const args = rest.filter((argument) => argument !== '--json' && argument !== '--keep');
+  const date = new Date().toISOString();
   const results = await bench.run({ json, log, args }).catch((error: unknown) => {
     if (!(error instanceof MissingNeed)) throw error;
     log(`error: ${error.message}\n  try: ${error.how}`);
     process.exit(1);
   });
-  const report: BenchReport = { bench: bench.name, commit: commit(), machine: machine(), results };
+  const report: BenchReport = { bench: bench.name, commit: commit(), date, machine: machine(), results };
+  if (rest.includes('--keep')) log(`kept in ${keepReport(report, join(packageRoot, 'bench/results'))}`);
   process.stdout.write(json ? `${JSON.stringify(report)}\n` : table(report));
   process.exit(results.some((result) => result.holds === false) ? 1 : 0);
 }
@@ -57,7 +61,7 @@ function table(report: BenchReport): string {
       .join('  ')
       .trimEnd();
   return [
-    `${report.bench} at ${report.commit} on ${report.machine}`,
+    `${report.bench} at ${report.commit} on ${report.machine}, ${report.date}`,
     '',
     line(head),
     ...rows.map(line),

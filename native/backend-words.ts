@@ -22,7 +22,8 @@ export function describeBackend(needs: BackendNeeds, modules: readonly string[])
     cudaOf(needs) === undefined ? undefined : `CUDA up to ${cudaOf(needs)}`,
     there.length > 0 ? `${there.join(', ')} found` : undefined,
   ].filter((part) => part !== undefined);
-  const words: BackendWords = { found: `${backend}: ${found.join('; ') || 'loads'}`, wrong: [] };
+  const loads = missing.length === 0 && refused === undefined ? 'loads' : 'does not load';
+  const words: BackendWords = { found: `${backend}: ${found.join('; ') || loads}`, wrong: [] };
   const ofDriver = missing.filter(isOfDriver);
   const runtime = missing.filter((name) => !isOfDriver(name));
   const old = oldDriver(needs);
@@ -32,7 +33,7 @@ export function describeBackend(needs: BackendNeeds, modules: readonly string[])
   }
   if (runtime.length > 0) {
     words.wrong.push(`${backend}: ${runtime.join(', ')} missing`);
-    words.advice = adviceFor(runtime, modules);
+    words.advice ??= backend === 'vulkan' ? vulkanAdvice : adviceFor(needs, modules);
   }
   if (old !== undefined) {
     words.wrong.push(`${backend}: ${old}`);
@@ -70,18 +71,24 @@ function oldDriver(needs: BackendNeeds): string | undefined {
   return `${name} knows CUDA up to ${cudaOf(needs)}, and ${runtime} needs ${major}.0${needsDriver}`;
 }
 
-function adviceFor(missing: readonly string[], modules: readonly string[]): string {
-  const fitting = modules.filter((module) =>
-    missing.some((name) => {
-      const major = name.split('.so.')[1]?.split('.')[0];
-      return isCuda(name) === /^cuda/i.test(module) && module.split('/')[1]?.split('.')[0] === major;
-    }),
+const vulkanAdvice =
+  'the Vulkan loader is a package of the nodes (libvulkan1, vulkan-loader); or its folder in LD_LIBRARY_PATH of runtime.environment';
+
+/** Toolkits number their other libraries as they please: the runtime's number is theirs. */
+function adviceFor({ needed, missing }: BackendNeeds, modules: readonly string[]): string {
+  const runtime = needed.find((name) => /^lib(cudart|amdhip64)\.so\.\d+$/.test(name));
+  const major = runtime?.split('.so.')[1];
+  const fitting = modules.filter(
+    (module) =>
+      runtime !== undefined &&
+      isCuda(runtime) === /^cuda/i.test(module) &&
+      module.split('/')[1]?.split('.')[0] === major,
   );
   if (fitting.length > 0)
     return `load ${fitting.at(-1)} in the job: runtime.modules: [${fitting.at(-1)}] in the site config`;
-  const toolkit = missing.some(isCuda) ? 'CUDA' : 'its toolkit';
+  const toolkit = (missing.some(isCuda) ? 'CUDA' : 'ROCm') + (major === undefined ? '' : ` ${major}`);
   const others = modules.length > 0 ? ` (modules here: ${modules.join(', ')})` : '';
-  return `a module with ${toolkit} of that version in runtime.modules of the site config, or its folder in LD_LIBRARY_PATH of runtime.environment${others}`;
+  return `a module with ${toolkit} in runtime.modules of the site config, or its folder in LD_LIBRARY_PATH of runtime.environment${others}`;
 }
 
 function isCuda(library: string): boolean {

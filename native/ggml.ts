@@ -138,6 +138,7 @@ const baseTable = {
   ],
   ggml_custom_4d: ['ptr', 'ptr', 'i32', 'i64', 'i64', 'i64', 'i64', 'ptr', 'i32', 'ptr', 'i32', 'ptr'],
   ggml_flash_attn_ext: ['ptr', 'ptr', 'ptr', 'ptr', 'ptr', 'ptr', 'f32', 'f32', 'f32'],
+  ggml_flash_attn_ext_set_prec: ['void', 'ptr', 'i32'],
   ggml_new_graph_custom: ['ptr', 'ptr', 'usize', 'bool'],
   ggml_build_forward_expand: ['void', 'ptr', 'ptr'],
   ggml_graph_add_node: ['void', 'ptr', 'ptr'],

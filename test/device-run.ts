@@ -5,47 +5,12 @@
  * `--device CUDA0 --libraries FOLDER`.
  */
 import { nativeFolderVariable } from '../native/libraries.ts';
+import { deviceSuites } from './device-suites.ts';
 import { vulkanDevice } from './engines/environments.ts';
 import { makeVulkan } from './engines/make-vulkan.ts';
 import { NotHere } from './engines/making.ts';
 import { laneAlone } from './lanes.ts';
 import { runVitest } from './run-vitest.ts';
-
-/** What runs on the device, and what each suite shows there. */
-const deviceSuites: Readonly<Record<string, string>> = {
-  'test/agent/engine/reference.test.ts': 'tokens and logits beside those of libllama on the same device',
-  'test/agent/engine/batch-invariant.test.ts':
-    'the same bits alone, in every batch, chunk, and after a prefill of what was answered',
-  'test/agent/engine/sequences.test.ts': 'sequences that begin, end, share prompts, are parked and come back',
-  'test/agent/engine/iteration-plans.test.ts': 'what an iteration computes is what its plan says',
-  'test/agent/engine/many-shapes.test.ts': 'graphs of many shapes, one after another',
-  'test/agent/engine/stage.test.ts': 'a model cut in stages computes what the whole does',
-  'test/agent/pipeline/pipeline.test.ts': 'stages in a ring, and what comes of them',
-  'test/agent/pipeline/refactoring.test.ts': 'pipelines that change their layout, and fail at it',
-  'test/failover/moved-gpu-kv.test.ts':
-    'answers that leave the device with their keys and values, and come to it',
-  'test/agent/node/refactoring-gpus.test.ts': 'stages on two devices that become others while they answer',
-  'test/agent/memory/device-pool.test.ts': 'KV slabs, budgets and scratch in one pool of the device',
-  'test/agent/memory/weight-pool.test.ts': 'reuse, eviction and packing: tensors that stay, go, and move',
-  'test/agent/streaming/': 'weights that stay in host memory, whole models and mixtures',
-  'test/agent/device-worker/streamed.test.ts': 'a worker whose models are streamed',
-  'test/agent/memory/load/past-cache.test.ts': 'loads past the page cache',
-  'test/agent/memory/pooled-contents.test.ts': 'tensors of the pool for peers',
-  'test/agent/device-worker/serving.test.ts': 'what a worker answers',
-  'test/agent/device-worker/lifecycle.test.ts': 'models that are loaded, unloaded, suspended, and fail',
-  'test/agent/device-worker/full-pool.test.ts': 'several models in a pool that is too small for all',
-  'test/agent/device-worker/sharing.test.ts':
-    'models that give way to others, rest, leave, and come back; promises where a device keeps a pace',
-  'test/agent/device-worker/short-pools.test.ts': 'pools in which prompts find no room side by side',
-  'test/agent/device-worker/compute/memory-pressure.test.ts':
-    'requests that give way to others, and come back',
-  'test/failover/worker.test.ts': 'answers that another worker began',
-  'test/failover/native.test.ts': 'streams whose replica is lost go on at the letter on another',
-  'test/failover/preemption.test.ts': 'requests that are moved to another device for a neighbour',
-  'test/failover/defragmentation.test.ts': 'a model on two devices that moves to one',
-  'test/agent/backend/device/': 'bytes, operators and kernels of a device',
-  'test/agent/node/native-gpu.test.ts': 'an agent and its worker on the device',
-};
 
 /** Kernels are compiled at their first use, on the cores that compute. */
 const timeout_ms = 600_000;

@@ -4,6 +4,7 @@ import { bounds } from './rules/bounds.ts';
 import { classComment } from './rules/class-comment.ts';
 import { commentWidth } from './rules/comment-width.ts';
 import { conditionalSpread } from './rules/conditional-spread.ts';
+import { deviceKind } from './rules/device-kind.ts';
 import { fileJson } from './rules/file-json.ts';
 import { functionLength } from './rules/function-length.ts';
 import { privateMembers } from './rules/private-members.ts';
@@ -19,5 +20,6 @@ export const styleRules: readonly StyleRule[] = [
   commentWidth,
   classComment,
   fileJson,
+  deviceKind,
   sameName,
 ];

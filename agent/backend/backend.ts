@@ -10,6 +10,7 @@
  *   memory file, special layouts,           any other backend of ggml (Vulkan, CUDA, HIP),
  *   page table as block table               through its generic functions alone
  */
+import type { HybridGemm } from '../../native/cuda/hybrid-gemm.ts';
 import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { HpcserveError } from '../../spec/errors/error.ts';
@@ -67,6 +68,8 @@ export interface Backend {
    * @throws HpcserveError E_NATIVE_KERNEL: no kernel for it is right
    */
   bufferTypeFor(weight: PlannedWeight, policy: KernelPolicy): Pointer;
+  /** Our own products with weights in memory of the host, where the build has some for this kind of device. */
+  hybridGemm(): HybridGemm | undefined;
   /** What was found out about kernels is kept for other processes. */
   keepProofs(): void;
 

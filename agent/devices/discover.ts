@@ -1,12 +1,13 @@
 import { inspectBackends, runtimeModules } from '../../native/backend-needs.ts';
 import { describeBackend } from '../../native/backend-words.ts';
 import { deviceHolder } from '../../native/device-lock.ts';
+import { readKfdNodes } from '../../native/kfd.ts';
 import { findNativeLibraries } from '../../native/libraries.ts';
 import { gpuBackendsIn, listAccelerators } from '../../native/list-devices.ts';
 import { listNvidiaGpus, NvmlError } from '../../native/nvml.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { type LaunchSpec, unitsOnNode } from '../../spec/launch.ts';
-import { amdDevices, readKfdNodes } from './amd.ts';
+import { amdDevices } from './amd.ts';
 import { type CpuHost, plannedCpuDevices, readCpuHost } from './cpu.ts';
 import { allottedGpus, emulatedDevices } from './emulated.ts';
 import { withGgmlDevices } from './ggml-devices.ts';

@@ -1,8 +1,8 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseNumberList } from '../../host/number-list.ts';
+import type { KfdNode } from '../../native/kfd.ts';
 import type { NvmlGpu } from '../../native/nvml.ts';
-import type { KfdNode } from './amd.ts';
 import type { NodeDevice } from './node-device.ts';
 
 /**

@@ -3,6 +3,7 @@ import { multiply, multiplyExactly, multiplyExperts, takeRows } from '../../nati
 import type { Pointer } from '../../native/signature.ts';
 import type { Architecture } from './architecture.ts';
 import type { AttentionRoom, BatchAttention } from './batch-attention.ts';
+import { flashAttention } from './flash-attention.ts';
 import { GraphMemory } from './graph-memory.ts';
 import type { BuiltGraph, GraphShape, SegmentInputs } from './graph-shape.ts';
 import type { KvMemory } from './kv-memory.ts';
@@ -436,7 +437,7 @@ class GraphBuilder {
       gather_capacity > 0 ? this.#gatheredViews(segment, cache) : this.#extentViews(segment, layer, cache);
     const mask = mask_capacity > 0 && !narrow ? this.#built.inputs.segments[segment]!.mask! : null;
     const scale = 1 / Math.sqrt(this.#model.head_dim);
-    return this.#ggml.ggml_flash_attn_ext(this.#context, q, views.k, views.v, mask, scale, 0, 0)!;
+    return flashAttention(this.#ggml, this.#context, { q, k: views.k, v: views.v, mask, scale });
   }
 
   /** [head_dim, keys, n_head_kv] over the rows of one extent, moved before each run. */

@@ -3,6 +3,7 @@ import { type AttentionHeads, type AttentionSegment, PagedAttention } from '../.
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Compute } from '../backend/compute.ts';
+import { flashAttention } from './flash-attention.ts';
 import { GraphMemory } from './graph-memory.ts';
 import { kv_block_tokens, rowsInOrder } from './kv-storage.ts';
 
@@ -160,10 +161,8 @@ export class TimedAttention {
         Pointer,
       ];
       const scale = 1 / Math.sqrt(head_dim);
-      this.#expand(
-        ggml.ggml_flash_attn_ext(context, q, k, v, this.#mask(segment), scale, 0, 0)!,
-        segment.rows,
-      );
+      const mask = this.#mask(segment);
+      this.#expand(flashAttention(ggml, context, { q, k, v, mask, scale }), segment.rows);
       row += segment.rows;
       first += counts[index]! * kv_block_tokens;
     }

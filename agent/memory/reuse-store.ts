@@ -491,12 +491,16 @@ export class ReuseStore {
     const gib = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
     const { pool_bytes, active_bytes, kv_bytes, scratch_bytes, free_bytes, reusable_bytes } = this.stats();
     const missing = sizes.reduce((sum, bytes) => sum + bytes, 0);
+    const usable = free_bytes + reusable_bytes;
+    const because = [
+      `${gib(missing)} of its weights are missing, and ${gib(usable)} are free or reusable`,
+      `of ${gib(pool_bytes)}, ${gib(active_bytes)} hold weights in use and ${gib(kv_bytes + scratch_bytes)} the KV caches and results of running models`,
+    ];
+    if (usable >= missing)
+      because.push('what is usable lies in pieces between what is in use, and tensors are whole');
     return new HpcserveError('E_POOL_FULL', {
       what: `the model ${model} does not fit into the memory pool`,
-      because: [
-        `${gib(missing)} of its weights are missing, and ${gib(free_bytes + reusable_bytes)} are free or reusable`,
-        `of ${gib(pool_bytes)}, ${gib(active_bytes)} hold weights in use and ${gib(kv_bytes + scratch_bytes)} the KV caches and results of running models`,
-      ],
+      because,
       details: { missing_bytes: missing, pool_bytes, active_bytes, kv_bytes, scratch_bytes },
     });
   }

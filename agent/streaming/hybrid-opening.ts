@@ -1,9 +1,4 @@
-import {
-  type HybridDevice,
-  type HybridGemm,
-  HybridGemmError,
-  loadHybridGemm,
-} from '../../native/cuda/hybrid-gemm.ts';
+import { type HybridDevice, type HybridGemm, HybridGemmError } from '../../native/cuda/hybrid-gemm.ts';
 import { addressOf, GgmlType } from '../../native/ggml.ts';
 import { countedRate_bytes_per_s } from '../../solver/streaming/link-estimate.ts';
 import type { Backend } from '../backend/backend.ts';
@@ -19,7 +14,7 @@ const rounds = 3;
 export type OpenedProducts = { products: HybridProducts } | { because: string };
 
 interface ProductsAsked {
-  backend: Pick<Backend, 'name' | 'ggml'>;
+  backend: Pick<Backend, 'ggml' | 'hybridGemm'>;
   meter: StreamMeter;
   arena_bytes: number;
   /** Of the link, what the model counts on; absent: all of it. */
@@ -28,15 +23,17 @@ interface ProductsAsked {
   locked_bytes?: number | undefined;
 }
 
-/**
- * On a device of CUDA, where the build compiled them; undefined elsewhere.
- * @param library absent: none was compiled
- */
-export function openHybridProducts(
-  { backend, meter, arena_bytes, link_share, locked_bytes }: ProductsAsked,
-  library: HybridGemm | undefined = loadHybridGemm(),
-): OpenedProducts | undefined {
-  if (!backend.name.startsWith('CUDA') || !library || locked_bytes === undefined) return undefined;
+/** On a device that has them; undefined elsewhere. */
+export function openHybridProducts({
+  backend,
+  meter,
+  arena_bytes,
+  link_share,
+  locked_bytes,
+}: ProductsAsked): OpenedProducts | undefined {
+  if (locked_bytes === undefined) return undefined;
+  const library = backend.hybridGemm();
+  if (!library) return undefined;
   if (locked_bytes === 0)
     return {
       because: 'HybridGEMM is off, and weights are copied: its node has no memory for copies of them',

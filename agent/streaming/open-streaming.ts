@@ -27,6 +27,10 @@ export interface StreamingEngineOptions {
   resident_bytes?: number;
   /** Of what was to stay, what the arena was not given. Default: 0. */
   lacking_bytes?: number;
+  /** What its link is planned to give it, while others read theirs; absent: no plan has a figure for it. */
+  planned_link_bytes_per_s?: number | undefined;
+  /** Why its weights go to the device through memory that is not page-locked; absent: they do not. */
+  uploads_because?: string | undefined;
   /** Absent: memory of its own. */
   kv?: KvSource;
   /** See `EngineResources`. */
@@ -54,7 +58,7 @@ export function openStreamingEngine(
   checkOptions(options);
   const file = openModelFile(options.model_path);
   const room = new TakenRoom(arena);
-  const meter = new StreamMeter(arena.copy_threads);
+  const meter = new StreamMeter(arena.copy_threads, more.planned_link_bytes_per_s);
   const freed: (() => void)[] = [];
   try {
     const cut = cutModel(options, arena, file, more, room, meter);
@@ -67,13 +71,8 @@ export function openStreamingEngine(
     const { products, copied_because } = productsFor(options, meter, more);
     if (products) freed.push(() => products.free());
     for (const { weights, ring } of cut.parts) if (ring) products?.register(weights);
-    const kv = new KvMemory(
-      arena.backend,
-      file.model,
-      [...Array(file.model.n_layer).keys()],
-      options,
-      more.kv,
-    );
+    const layers = [...Array(file.model.n_layer).keys()];
+    const kv = new KvMemory(arena.backend, file.model, layers, options, more.kv);
     freed.push(() => kv.free());
     const stages = cut.stages.map((own) => {
       // A stage has its weights from here on, whether it is made or not.
@@ -106,6 +105,7 @@ export function openStreamingEngine(
       experts,
       products,
       copied_because,
+      uploads_because: more.uploads_because,
       lacking_bytes: lacking_bytes + (more.lacking_bytes ?? 0),
       on_free,
     });

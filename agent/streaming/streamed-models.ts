@@ -3,6 +3,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { DevicePool } from '../memory/device-pool.ts';
 import { TensorLoader } from '../memory/load/tensor-loader.ts';
 import { openHybridProducts } from './hybrid-opening.ts';
+import { whyUnlocked } from './locked-uploads.ts';
 import { openStreamingEngine } from './open-streaming.ts';
 import { StreamingArena } from './streaming-arena.ts';
 
@@ -15,6 +16,8 @@ export interface StreamedPart {
   resident_bytes: number;
   /** Of the rate of its link, what it counts on where others read over it, too; absent: all of it. */
   link_share?: number | undefined;
+  /** What the plan takes its link to give who reads over it alone; absent: it has no figure for it. */
+  link_bytes_per_s?: number | undefined;
   /** Of host memory, for page-locked copies; absent: no product of the device would read them. */
   locked_bytes?: number | undefined;
 }
@@ -69,6 +72,8 @@ export class StreamedModels {
   readonly #around: StreamedSurroundings;
   #loader: TensorLoader | undefined;
   #arena: StreamingArena | undefined;
+  /** Since the arena is there. */
+  #uploads_because: string | undefined;
   #engines = 0;
 
   constructor(pool: () => DevicePool, share: StreamingShare | undefined, around: StreamedSurroundings) {
@@ -82,7 +87,7 @@ export class StreamedModels {
    * @throws HpcserveError as `openStreamingEngine`; E_POOL_FULL: there is no room for the arena
    */
   open(name: string, options: EngineOptions, own: StreamedPart): OpenedEngine {
-    const { resident_bytes, link_share, locked_bytes } = own;
+    const { resident_bytes, link_share, link_bytes_per_s, locked_bytes } = own;
     const share = this.#share;
     if (!share)
       throw new HpcserveError('E_ENGINE_OPTIONS', {
@@ -97,6 +102,8 @@ export class StreamedModels {
       const { engine } = openStreamingEngine({ ...options, threads: share.compute_threads }, arena, {
         resident_bytes: given_bytes,
         lacking_bytes: resident_bytes - given_bytes,
+        planned_link_bytes_per_s: link_bytes_per_s && (link_share ?? 1) * link_bytes_per_s,
+        uploads_because: this.#uploads_because,
         kv: this.#pool().kv(name),
         disk: this.#pool().disk,
         products: (meter) =>
@@ -125,6 +132,7 @@ export class StreamedModels {
   #takeArena(share: StreamingShare): StreamingArena {
     if (!this.#arena) {
       this.#arena = this.#openArena(share);
+      this.#uploads_because = whyUnlocked(this.#arena.backend, share.copy_threads);
       this.#around.held(this.#arena.bytes);
     }
     this.#engines++;

@@ -20,7 +20,7 @@ import {
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { openCublas } from './cublas.ts';
-import { best_s, type MeasuredMachine, measureMachine } from './machine.ts';
+import { best_s, type MeasuredMachine, machineRows, measureMachine } from './machine.ts';
 
 /** Gate and up of Llama-3.1-8B, and its output projection: many columns and few. */
 const matrices = [
@@ -69,7 +69,8 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
     log(
       `link ${gb(machine.link_bytes_per_s)} GB/s, device memory ${gb(machine.memory_bytes_per_s)} GB/s, ${device.figures.processors} processors`,
     );
-    return matrices.flatMap((matrix) => measureMatrix(library, device, machine, matrix, log));
+    const rows = matrices.flatMap((matrix) => measureMatrix(library, device, machine, matrix, log));
+    return [...machineRows(machine, device.figures.processors), ...rows];
   } finally {
     device.close();
   }

@@ -1,27 +1,36 @@
 /**
- * Weights that are streamed through an arena of a quarter of the model, on the CPUs of this machine: host memory and
- * the arena are one memory there, so that what is measured is how well copies and arithmetic overlap.
+ * Weights that are streamed through an arena of a quarter of the model. On the CPUs of this machine host memory and the
+ * arena are one memory, so that what is measured is how well copies and arithmetic overlap; on a device of its own
+ * memory (`--device`), what the link is used for.
  */
 import { statSync } from 'node:fs';
-import { cpuBackend } from '../../agent/backend/cpu/cpu-backend.ts';
+import { availableParallelism } from 'node:os';
+import { parseArgs } from 'node:util';
 import { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import { TensorLoader } from '../../agent/memory/load/tensor-loader.ts';
+import { type OpenedProducts, openHybridProducts } from '../../agent/streaming/hybrid-opening.ts';
 import { openStreamingEngine } from '../../agent/streaming/open-streaming.ts';
+import type { StreamMeter } from '../../agent/streaming/stream-meter.ts';
+import { streamingThreads } from '../../agent/streaming/streamed-models.ts';
 import { StreamingArena } from '../../agent/streaming/streaming-arena.ts';
-import { loadGgml } from '../../native/ggml.ts';
-import type { EngineOptions, SequenceRequest } from '../../spec/engine-contract.ts';
+import type { EngineOptions } from '../../spec/engine-contract.ts';
+import { backendOf, deviceOptions, deviceRows, useLibraries } from '../device.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
+import { coldStarts } from './cold-start.ts';
 import { copyRound_ms } from './copy-alone.ts';
+import { kernelAlone } from './kernel-alone.ts';
 import { streamedModels } from './models.ts';
+import { median, request } from './requests.ts';
 
 const models = 8;
 /** Of the model: ring and what stays. */
 const arena_share = 0.25;
 /** More than results of graphs take. */
 const scratch_bytes = 64 * 2 ** 20;
-const copy_threads = 1;
-const compute_threads = 1;
+/** On CPUs, half of them copy. Beside another device they all do, up to so many. */
+const cpu_threads = 2;
+const device_threads_max = 8;
 /** Sequences that decode together: arithmetic takes longer than copies, and copies longer. */
 const batches = [16, 1] as const;
 const sequences_max = Math.max(...batches);
@@ -32,14 +41,25 @@ const prompt_tokens = 16;
 export const streamingBench: Bench = {
   name: 'streaming',
   describe:
-    'a model four times the arena that its weights go through: tokens, throughput beside copies and arithmetic alone, first token after a switch between eight models',
+    'a model four times the arena that its weights go through: tokens, throughput beside copies and arithmetic alone, first token after a switch between eight models and of one that was not there',
   run,
 };
 
-async function run({ log }: BenchOptions): Promise<BenchResult[]> {
-  const paths = await streamedModels(models, log);
-  const arena_bytes = arena_share * statSync(paths[0]!).size;
-  const pool = new DevicePool(cpuBackend(loadGgml()), {
+async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: { model: { type: 'string', multiple: true }, ...deviceOptions },
+  });
+  useLibraries(values.libraries);
+  const backend = backendOf(values.device);
+  const paths = values.model ?? (await streamedModels(models, log));
+  const [path] = paths as [string];
+  const file_bytes = statSync(path).size;
+  const arena_bytes = arena_share * file_bytes;
+  const isOnCpu = backend.upload === undefined;
+  const threads = isOnCpu ? cpu_threads : Math.min(device_threads_max, availableParallelism());
+  const { copy_threads, compute_threads } = streamingThreads(threads, isOnCpu);
+  const pool = new DevicePool(backend, {
     pool_bytes: arena_bytes + scratch_bytes,
     threads: copy_threads,
   });
@@ -50,9 +70,15 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
     copy_threads,
   });
   try {
-    log(`an arena of ${mb(arena_bytes)} MB for models of ${mb(statSync(paths[0]!).size)} MB`);
-    const steps = batches.flatMap((decoding) => throughput(paths[0]!, arena, decoding, log));
-    return [...steps, switches(paths, arena, log)];
+    log(`an arena of ${mb(arena_bytes)} MB for models of ${mb(file_bytes)} MB`);
+    const options = engineOptions(path, compute_threads);
+    const steps = batches.flatMap((decoding) => throughput(options, arena, decoding, log));
+    const switched = paths.length > 1 ? [switches(options, paths, arena, log)] : [];
+    const cold = await coldStarts({ path, file_bytes, options, threads }, arena, log);
+    const products = (meter: StreamMeter): OpenedProducts | undefined =>
+      openHybridProducts({ backend, meter, arena_bytes: arena.ring.bytes, locked_bytes: file_bytes });
+    const kernel = kernelAlone(options, arena, products, batches, log);
+    return [...deviceRows(values.device), ...steps, ...switched, ...cold, ...kernel];
   } finally {
     arena.close();
     await loader.close();
@@ -60,10 +86,10 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
   }
 }
 
-function engineOptions(model_path: string): EngineOptions {
+function engineOptions(model_path: string, threads: number): EngineOptions {
   return {
     model_path,
-    threads: compute_threads,
+    threads,
     context_tokens: 1024,
     max_sequences: sequences_max,
     prefill_chunk_tokens: 256,
@@ -76,13 +102,13 @@ function engineOptions(model_path: string): EngineOptions {
 
 /** Steps of sequences that decode, resident and streamed in turns, with copies alone between them. */
 function throughput(
-  path: string,
+  options: EngineOptions,
   arena: StreamingArena,
   decoding: number,
   log: (line: string) => void,
 ): BenchResult[] {
-  const resident = new NativeEngine(engineOptions(path), arena.backend);
-  const { engine, executor } = openStreamingEngine(engineOptions(path), arena);
+  const resident = new NativeEngine(options, arena.backend);
+  const { engine, executor } = openStreamingEngine(options, arena);
   const told: number[][] = [[], []];
   for (const one of [resident, engine])
     for (let id = 0; id < decoding; id++) one.add(request(id, 8 + id, 900));
@@ -125,7 +151,7 @@ function throughput(
       holds: wrong === 0 && told[0]!.length === told[1]!.length,
     },
     {
-      what: `decode step of ${decoding}, model four times the arena; one thread copies, one computes and helps while it waits`,
+      what: `decode step of ${decoding}, model four times the arena; ${arena.copy_threads} ${arena.copy_threads === 1 ? 'thread copies' : 'threads copy'}, who computes helps while it waits`,
       unit: 'ms',
       ours: streamed_ms!,
       peer: copy_ms! > compute_ms! ? 'copies alone' : 'arithmetic alone',
@@ -138,8 +164,13 @@ function throughput(
 }
 
 /** The first token of a prompt, of a model that streamed before it and of one that did not. */
-function switches(paths: readonly string[], arena: StreamingArena, log: (line: string) => void): BenchResult {
-  const engines = paths.map((path) => openStreamingEngine(engineOptions(path), arena).engine);
+function switches(
+  options: EngineOptions,
+  paths: readonly string[],
+  arena: StreamingArena,
+  log: (line: string) => void,
+): BenchResult {
+  const engines = paths.map((model_path) => openStreamingEngine({ ...options, model_path }, arena).engine);
   let id = 1000;
   const first_ms = (engine: NativeEngine): number => {
     const began_ms = performance.now();
@@ -169,27 +200,6 @@ function switches(paths: readonly string[], arena: StreamingArena, log: (line: s
     bar: '≤ 1.2 times as long',
     holds: switched_ms <= 1.2 * same_ms,
   };
-}
-
-function request(id: number, tokens: number, max_new_tokens: number, seed = id): SequenceRequest {
-  return {
-    id,
-    // No two prompts begin alike, so that none is found in the cache.
-    prompt_tokens: Int32Array.from({ length: tokens }, (_, at) => (seed * 977 + at * 131) % 4096),
-    sampler: { sample: (logits) => ({ token: argmax(logits) }) },
-    max_new_tokens,
-    stop_tokens: new Set(),
-  };
-}
-
-function argmax(row: Float32Array): number {
-  let best = 0;
-  for (let index = 1; index < row.length; index++) if (row[index]! > row[best]!) best = index;
-  return best;
-}
-
-function median(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)]!;
 }
 
 function mb(bytes: number): string {

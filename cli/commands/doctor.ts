@@ -5,6 +5,7 @@ import { expandSitePath } from '../../spec/site-paths.ts';
 import type { CliContext } from '../context.ts';
 import type { CheckResult, CheckStatus } from '../doctor/check.ts';
 import { checkEngines } from '../doctor/engine-checks.ts';
+import { checkGpus } from '../doctor/gpu-checks.ts';
 import {
   checkAccelerators,
   checkAddons,
@@ -75,6 +76,7 @@ async function runChecks(context: CliContext): Promise<CheckResult[]> {
   results.push(
     { check: 'site config', status: 'PASSED', found: `${loaded.site.name} from ${loaded.path}` },
     checkNativeLibrary(loaded),
+    ...(await checkGpus(loaded, context.environment)),
     ...checkAccelerators(loaded, context.environment),
     await checkCpuKernels(),
     checkHybridGemm(),

@@ -8,6 +8,7 @@ import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import { WorkerHarness } from '../agent/device-worker/support.ts';
+import { limit_ms, start_ms } from '../agent/engine/test-backend.ts';
 import { Site, unitOf } from '../agent/support.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/support.ts';
@@ -36,7 +37,7 @@ beforeAll(async () => {
   // At that pace streams last for longer than all that is to happen while they run.
   await Promise.all([1, 2].map(() => site.start(units, { emulated_step_ms: 40 })));
   gateway = await gatewayOf(site, { continue_ms: 20_000, defragment_ms: 100 });
-}, 60_000);
+}, limit_ms(60_000));
 afterAll(async () => {
   await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();
@@ -117,53 +118,61 @@ function textOf(list: readonly { choices: { text: string; finish_reason: string 
   return `${choices.map(({ text }) => text).join('')}|${choices.at(-1)!.finish_reason}`;
 }
 
-it('moves the smaller part of a model to the larger; texts are as alone, and the device is free', async () => {
-  await eventually(
-    async () => {
-      const now = await devices().catch(() => []);
-      return now.length === 2 && now.every(({ report }) => report.instances.length === 2) ? true : undefined;
-    },
-    'two devices with two models',
-    30_000,
-  );
-  const lengths = [300, 300, 300, 250];
-  const whole = await alone([...lengths.entries()].slice(1));
+it(
+  'moves the smaller part of a model to the larger; texts are as alone, and the device is free',
+  async () => {
+    await eventually(
+      async () => {
+        const now = await devices().catch(() => []);
+        return now.length === 2 && now.every(({ report }) => report.instances.length === 2)
+          ? true
+          : undefined;
+      },
+      'two devices with two models',
+      start_ms,
+    );
+    const lengths = [300, 300, 300, 250];
+    const whole = await alone([...lengths.entries()].slice(1));
 
-  // Three fill one device, the fourth goes to the other; then the client of one of the three goes.
-  await known(0);
-  const streams: Awaited<ReturnType<typeof stream>>[] = [];
-  const leaves = new AbortController();
-  for (const [index, tokens] of lengths.entries()) {
-    streams.push(await stream(index, tokens, index === 0 ? leaves.signal : null));
-    await known(streams.length);
-  }
-  const [larger, , , smaller] = streams.map(({ session }) => session);
-  expect(streams.map(({ session }) => session)).toEqual([larger, larger, larger, smaller]);
-  expect(smaller).not.toBe(larger);
-  const gone = expect(streams[0]!.whole).rejects.toThrow();
-  leaves.abort();
-  await gone;
+    // Three fill one device, the fourth goes to the other; then the client of one of the three goes.
+    await known(0);
+    const streams: Awaited<ReturnType<typeof stream>>[] = [];
+    const leaves = new AbortController();
+    for (const [index, tokens] of lengths.entries()) {
+      streams.push(await stream(index, tokens, index === 0 ? leaves.signal : null));
+      await known(streams.length);
+    }
+    const [larger, , , smaller] = streams.map(({ session }) => session);
+    expect(streams.map(({ session }) => session)).toEqual([larger, larger, larger, smaller]);
+    expect(smaller).not.toBe(larger);
+    const gone = expect(streams[0]!.whole).rejects.toThrow();
+    leaves.abort();
+    await gone;
 
-  const freed = await eventually(async () => {
-    const now = await devices();
-    return now.find(({ session_id, report }) => session_id === smaller && report.resting.includes('shared'));
-  }, 'the smaller part to be gone');
-  expect(freed.report.instances.map(({ model }) => model)).toEqual(['other']);
-  expect(freed.report.decisions.find(({ kind }) => kind === 'move')).toMatchObject({
-    model: 'shared',
-    because: expect.stringMatching(
-      /^shared on [0-9a-f]{8} \(batch 1\) is a fragment: shared on [0-9a-f]{8} takes/,
-    ),
-  });
-  // Its weights lie there for the next request, its KV does not.
-  expect(freed.report.memory.pool!.reusable_bytes).toBeGreaterThan(2 ** 20);
-  const busy = await eventually(async () => {
-    const now = (await devices()).find(({ session_id }) => session_id === larger)!.report;
-    const { prompts, decoding } = now.instances.find(({ model }) => model === 'shared')!;
-    return prompts + decoding === 3 ? now : undefined;
-  }, 'the larger part to have all');
-  expect(busy.resting).toEqual([]);
-  expect(await Promise.all(streams.slice(1).map((one) => one.whole))).toEqual(whole);
-  expect(await gateway.continuations()).toBe(1);
-  expect(gateway.logged.filter((line) => line.includes('go on elsewhere'))).toHaveLength(1);
-}, 180_000);
+    const freed = await eventually(async () => {
+      const now = await devices();
+      return now.find(
+        ({ session_id, report }) => session_id === smaller && report.resting.includes('shared'),
+      );
+    }, 'the smaller part to be gone');
+    expect(freed.report.instances.map(({ model }) => model)).toEqual(['other']);
+    expect(freed.report.decisions.find(({ kind }) => kind === 'move')).toMatchObject({
+      model: 'shared',
+      because: expect.stringMatching(
+        /^shared on [0-9a-f]{8} \(batch 1\) is a fragment: shared on [0-9a-f]{8} takes/,
+      ),
+    });
+    // Its weights lie there for the next request, its KV does not.
+    expect(freed.report.memory.pool!.reusable_bytes).toBeGreaterThan(2 ** 20);
+    const busy = await eventually(async () => {
+      const now = (await devices()).find(({ session_id }) => session_id === larger)!.report;
+      const { prompts, decoding } = now.instances.find(({ model }) => model === 'shared')!;
+      return prompts + decoding === 3 ? now : undefined;
+    }, 'the larger part to have all');
+    expect(busy.resting).toEqual([]);
+    expect(await Promise.all(streams.slice(1).map((one) => one.whole))).toEqual(whole);
+    expect(await gateway.continuations()).toBe(1);
+    expect(gateway.logged.filter((line) => line.includes('go on elsewhere'))).toHaveLength(1);
+  },
+  limit_ms(180_000),
+);

@@ -5,8 +5,6 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { synthPresets } from '../../native/synth/presets.ts';
-import { synthesize } from '../../native/synth/synthesize.ts';
 import { deviceReportSchema } from '../../spec/device-report.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
@@ -14,6 +12,7 @@ import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { vulkanDevice } from '../engines/environments.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/support.ts';
+import { wideModel } from './wide-model.ts';
 
 const { found, lacking } = vulkanDevice();
 const prompt_tokens = 320;
@@ -32,11 +31,7 @@ let model_path = '';
 
 beforeAll(async () => {
   site = await Site.open();
-  model_path = join(site.folder, 'model.gguf');
-  const tiny = synthPresets['tiny-llama']!;
-  // Rows are as wide as can be, so that a short prompt has many bytes.
-  const shape = { ...tiny, n_head_kv: tiny.n_head };
-  await synthesize({ path: model_path, shape, quantization: 'F16', seed: 1 });
+  model_path = await wideModel(site.folder);
   gateway = await gatewayOf(site, { continue_ms: 60_000 });
 }, 60_000);
 afterAll(async () => {

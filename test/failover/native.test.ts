@@ -9,6 +9,7 @@ import { TokenJournal } from '../../gateway/relay/journal/token-journal.ts';
 import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import type { LaunchSpec } from '../../spec/launch.ts';
+import { limit_ms, start_ms } from '../agent/engine/test-backend.ts';
 import { type RunningAgent, Site, unitOf } from '../agent/support.ts';
 import { gatewayOf, type SiteGateway } from '../gateway/with-agents.ts';
 import { eventually } from '../mesh/support.ts';
@@ -115,7 +116,7 @@ async function read(
   return { choices, usage: { prompt_tokens, completion_tokens, total_tokens } };
 }
 
-const bothServe = (): Promise<void> => gateway.untilServing('m', 2, 45_000);
+const bothServe = (): Promise<void> => gateway.untilServing('m', 2, start_ms);
 
 const long = { max_tokens: 800, ignore_eos: true, seed: 42 };
 const numbers = {
@@ -186,7 +187,7 @@ describe('native streams, when one device worker after the other is killed', () 
     process.kill(pids.get(sessions.find((id) => id !== first)!)!, 'SIGKILL');
     await all;
     other = disturbed.corrupted!.choices[0]!.text;
-  }, 240_000);
+  }, limit_ms(240_000));
 
   it('each of them was broken', () => {
     const moved = gateway.logged.filter((line) => line.includes('goes on with the stream'));
@@ -236,23 +237,31 @@ function corruptContinuations(): void {
 }
 
 describe('a native stream whose node agent', () => {
-  it('is told to stop is handed over with an event', async () => {
-    await bothServe();
-    const disturbed = await read(long, async (count, session_id) => {
-      if (count === 5) (await processOf(session_id)).agent.process.kill('SIGTERM');
-    });
-    expect(disturbed).toEqual(undisturbed.long);
-    expect(gateway.logged.some((line) => line.includes('ends before this answer'))).toBe(true);
-    agents.push(await startAgent(paced));
-  }, 90_000);
+  it(
+    'is told to stop is handed over with an event',
+    async () => {
+      await bothServe();
+      const disturbed = await read(long, async (count, session_id) => {
+        if (count === 5) (await processOf(session_id)).agent.process.kill('SIGTERM');
+      });
+      expect(disturbed).toEqual(undisturbed.long);
+      expect(gateway.logged.some((line) => line.includes('ends before this answer'))).toBe(true);
+      agents.push(await startAgent(paced));
+    },
+    limit_ms(90_000),
+  );
 
-  it('is killed goes on elsewhere', async () => {
-    await bothServe();
-    const before = await gateway.continuations();
-    const disturbed = await read(long, async (count, session_id) => {
-      if (count === 5) (await processOf(session_id)).agent.process.kill('SIGKILL');
-    });
-    expect(disturbed).toEqual(undisturbed.long);
-    expect(await gateway.continuations()).toBe(before + 1);
-  }, 90_000);
+  it(
+    'is killed goes on elsewhere',
+    async () => {
+      await bothServe();
+      const before = await gateway.continuations();
+      const disturbed = await read(long, async (count, session_id) => {
+        if (count === 5) (await processOf(session_id)).agent.process.kill('SIGKILL');
+      });
+      expect(disturbed).toEqual(undisturbed.long);
+      expect(await gateway.continuations()).toBe(before + 1);
+    },
+    limit_ms(90_000),
+  );
 });

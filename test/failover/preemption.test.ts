@@ -11,6 +11,7 @@ import { synthesize } from '../../native/synth/synthesize.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { WorkerHarness } from '../agent/device-worker/support.ts';
+import { limit_ms, start_ms } from '../agent/engine/test-backend.ts';
 import { Site, unitOf } from '../agent/support.ts';
 import { eventually } from '../mesh/support.ts';
 
@@ -65,7 +66,7 @@ beforeAll(async () => {
   );
   const made = await admin('/hpcserve/v1/keys', { method: 'POST', body: JSON.stringify({ name: 'tester' }) });
   key = ((await made.json()) as { key: string }).key;
-}, 60_000);
+}, limit_ms(60_000));
 afterAll(async () => {
   await gateway?.close();
   await site?.[Symbol.asyncDispose]();
@@ -189,67 +190,71 @@ class Asked {
   }
 }
 
-it('takes the place of a smaller neighbour whose stream fits elsewhere, and leaves it alone where it does not', async () => {
-  const crowded = await eventually(
-    async () => {
-      const now = await devices().catch(() => []);
-      return now.length === 2 ? now.find(({ report }) => report.instances.length === 2) : undefined;
-    },
-    'two devices, one of them with two models',
-    30_000,
-  );
-  const [smallAlone, largeAlone] = (await alone([
-    ['small', 1],
-    ['large', 3],
-  ])) as [string, string];
+it(
+  'takes the place of a smaller neighbour whose stream fits elsewhere, and leaves it alone where it does not',
+  async () => {
+    const crowded = await eventually(
+      async () => {
+        const now = await devices().catch(() => []);
+        return now.length === 2 ? now.find(({ report }) => report.instances.length === 2) : undefined;
+      },
+      'two devices, one of them with two models',
+      start_ms,
+    );
+    const [smallAlone, largeAlone] = (await alone([
+      ['small', 1],
+      ['large', 3],
+    ])) as [string, string];
 
-  // One on each device: `small` takes one request at a time.
-  const first = await Asked.of('small', 1);
-  const second = await Asked.of('small', 1);
-  const [beside, elsewhere] = first.session === crowded.session_id ? [first, second] : [second, first];
-  expect([beside.session, elsewhere.session === crowded.session_id]).toEqual([crowded.session_id, false]);
-  const larger = [await Asked.of('large', 1), await Asked.of('large', 2)];
-  for (const one of larger) expect(one.status, one.status === 200 ? '' : await one.until(1)).toBe(200);
+    // One on each device: `small` takes one request at a time.
+    const first = await Asked.of('small', 1);
+    const second = await Asked.of('small', 1);
+    const [beside, elsewhere] = first.session === crowded.session_id ? [first, second] : [second, first];
+    expect([beside.session, elsewhere.session === crowded.session_id]).toEqual([crowded.session_id, false]);
+    const larger = [await Asked.of('large', 1), await Asked.of('large', 2)];
+    for (const one of larger) expect(one.status, one.status === 200 ? '' : await one.until(1)).toBe(200);
 
-  // The other device has no place: nothing happens.
-  const refused = await Asked.of('large', 3);
-  expect(refused.status).toBe(429);
-  expect(await refused.until(1)).toContain('more are required');
-  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
-  expect(refused.headers.get('x-hpcserve-refused')).toBeNull();
-  expect((await deviceOf(crowded.session_id)).resting).toEqual([]);
+    // The other device has no place: nothing happens.
+    const refused = await Asked.of('large', 3);
+    expect(refused.status).toBe(429);
+    expect(await refused.until(1)).toContain('more are required');
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
+    expect(refused.headers.get('x-hpcserve-refused')).toBeNull();
+    expect((await deviceOf(crowded.session_id)).resting).toEqual([]);
 
-  // Now it has one.
-  elsewhere.leave();
-  const third = await eventually(
-    async () => {
-      const answer = await Asked.of('large', 3);
-      return answer.status === 200 ? answer : undefined;
-    },
-    'the larger to be let in',
-    15_000,
-  );
-  const before = beside.text.length;
-  expect(third.session).toBe(crowded.session_id);
-  const now = await deviceOf(crowded.session_id);
-  expect(now.resting).toEqual(['small']);
-  expect(now.instances.map(({ model, prompts, decoding }) => [model, prompts + decoding])).toEqual([
-    ['large', 3],
-  ]);
-  expect(now.decisions.filter(({ kind }) => kind === 'move')).toMatchObject([
-    {
-      model: 'small',
-      because: expect.stringMatching(
-        /^large on [0-9a-f]{8} \(batch 2\) takes the place of small on [0-9a-f]{8} \(batch 1\), whose requests go to /,
-      ),
-    },
-  ]);
-  const gone_on = await beside.until(before + 200);
-  expect(smallAlone.slice(0, gone_on.length)).toBe(gone_on);
-  const let_in = await third.until(200);
-  expect(largeAlone.slice(0, let_in.length)).toBe(let_in);
-  const metrics = await (await admin('/metrics')).text();
-  expect(Number(/^hpcserve_continuations_total\{[^}]*\} (\d+)/m.exec(metrics)?.[1])).toBe(1);
-  expect(logged.filter((line) => line.includes('gives way'))).toHaveLength(1);
-  for (const one of [beside, third, ...larger]) one.leave();
-}, 90_000);
+    // Now it has one.
+    elsewhere.leave();
+    const third = await eventually(
+      async () => {
+        const answer = await Asked.of('large', 3);
+        return answer.status === 200 ? answer : undefined;
+      },
+      'the larger to be let in',
+      15_000,
+    );
+    const before = beside.text.length;
+    expect(third.session).toBe(crowded.session_id);
+    const now = await deviceOf(crowded.session_id);
+    expect(now.resting).toEqual(['small']);
+    expect(now.instances.map(({ model, prompts, decoding }) => [model, prompts + decoding])).toEqual([
+      ['large', 3],
+    ]);
+    expect(now.decisions.filter(({ kind }) => kind === 'move')).toMatchObject([
+      {
+        model: 'small',
+        because: expect.stringMatching(
+          /^large on [0-9a-f]{8} \(batch 2\) takes the place of small on [0-9a-f]{8} \(batch 1\), whose requests go to /,
+        ),
+      },
+    ]);
+    const gone_on = await beside.until(before + 200);
+    expect(smallAlone.slice(0, gone_on.length)).toBe(gone_on);
+    const let_in = await third.until(200);
+    expect(largeAlone.slice(0, let_in.length)).toBe(let_in);
+    const metrics = await (await admin('/metrics')).text();
+    expect(Number(/^hpcserve_continuations_total\{[^}]*\} (\d+)/m.exec(metrics)?.[1])).toBe(1);
+    expect(logged.filter((line) => line.includes('gives way'))).toHaveLength(1);
+    for (const one of [beside, third, ...larger]) one.leave();
+  },
+  limit_ms(90_000),
+);

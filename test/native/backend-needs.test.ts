@@ -81,7 +81,7 @@ describe.skipIf(needs !== '')(`a backend for CUDA${needs}`, () => {
       advice: 'load cuda/13.0.2 in the job: runtime.modules: [cuda/13.0.2] in the site config',
     });
     expect(judged(machine, ['cuda/12.4.1'])[0]!.advice).toMatch(
-      /^a module with CUDA of that version .*\(modules here: cuda\/12\.4\.1\)$/,
+      /^a module with CUDA 13 in .*\(modules here: cuda\/12\.4\.1\)$/,
     );
   });
 
@@ -97,6 +97,15 @@ describe.skipIf(needs !== '')(`a backend for CUDA${needs}`, () => {
       wrong: ['cuda: libcuda.so.1 missing: the driver is not installed here'],
       advice: 'run on a node that has the device and its driver',
     });
+    // No module brings a driver.
+    expect(judged(made('nothing', { runtime: false }), ['cuda/13.0.2'])[0]).toEqual({
+      found: 'cuda: does not load',
+      wrong: [
+        'cuda: libcuda.so.1 missing: the driver is not installed here',
+        'cuda: libcudart.so.13, libcublas.so.13 missing',
+      ],
+      advice: 'run on a node that has the device and its driver',
+    });
   });
 
   test('that is no library: the loader’s words', () => {
@@ -107,6 +116,46 @@ describe.skipIf(needs !== '')(`a backend for CUDA${needs}`, () => {
       expect.stringMatching(/^cuda: .*(invalid ELF header|too short)/),
     ]);
     expect(librariesNeeded(join(machine.folder, 'libggml-cuda.so'))).toBeUndefined();
+  });
+});
+
+describe.skipIf(needs !== '')(`a backend for AMD${needs}`, () => {
+  test('names the driver, and the ROCm whose runtime it is linked against, whatever the other libraries count', () => {
+    const names = ['libamdhip64.so.6', 'librocblas.so.4', 'libhipblas.so.2'];
+    const [folder, machine, root] = ['libraries', 'machine', 'root'].map((part) =>
+      join(scratch, 'hip', part),
+    );
+    for (const path of [folder!, machine!, join(root!, 'sys/module/amdgpu')])
+      mkdirSync(path, { recursive: true });
+    const real = findNativeLibraries().folder;
+    for (const file of readdirSync(real)) symlinkSync(join(real, file), join(folder!, file));
+    for (const file of names) library(join(machine!, file), `int in_${file.replace(/\W/g, '_')};`);
+    library(join(folder!, 'libggml-hip.so'), 'int nothing;', machine, names);
+    rmSync(join(machine!, 'librocblas.so.4'));
+    writeFileSync(join(root!, 'sys/module/amdgpu/version'), '6.3.6\n');
+    const of = { folder: folder!, environment: { ...process.env, LD_LIBRARY_PATH: machine! }, root: root! };
+    expect(judged(of, ['cuda/6.0', 'rocm/4.5.2', 'rocm/6.2.1', 'rocm/6.3.0', 'rocm/7.0.0'])).toEqual([
+      {
+        found: 'hip: driver 6.3.6; libamdhip64.so.6, libhipblas.so.2 found',
+        wrong: ['hip: librocblas.so.4 missing'],
+        advice: 'load rocm/6.3.0 in the job: runtime.modules: [rocm/6.3.0] in the site config',
+      },
+    ]);
+    expect(judged(of, ['rocm/4.5.2'])[0]!.advice).toMatch(/^a module with ROCm 6 in /);
+  });
+});
+
+test('where the loader of Vulkan is missing, no toolkit is asked for', () => {
+  const missing = ['libvulkan.so.1'];
+  expect(
+    describeBackend({ backend: 'vulkan', needed: missing, missing, driver: undefined }, [
+      'cuda/1.0',
+      'rocm/1.0',
+    ]),
+  ).toEqual({
+    found: 'vulkan: does not load',
+    wrong: ['vulkan: libvulkan.so.1 missing'],
+    advice: expect.stringMatching(/^the Vulkan loader is a package of the nodes/),
   });
 });
 

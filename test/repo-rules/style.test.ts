@@ -47,6 +47,11 @@ const examples: Record<string, { path?: string; text: string; finds: string[] }>
       f((): unknown => JSON.parse(t)); JSON.parse(t).version;`,
     finds: ['JSON.parse(t) as A', 'return JSON.parse(t);', 'f: A = JSON.parse(t)', 'JSON.parse(t).version'],
   },
+  'device-kind': {
+    path: 'agent/streaming/example.ts',
+    text: `if (name.startsWith('CUDA') || /^Vulkan\\d+$/.test(name) || kind === "hip") f('CUDA_VISIBLE_DEVICES', 'CUDA has none');`,
+    finds: ["'CUDA'", '/^Vulkan\\d+$/', '"hip"'],
+  },
 };
 
 describe.each(Object.entries(examples))('the rule %s', (name, { path = 'spec/example.ts', text, finds }) => {

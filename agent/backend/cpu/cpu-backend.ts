@@ -51,6 +51,10 @@ class CpuBackend implements Backend {
     return kernelChoice(this.ggml).bufferTypeFor(weight, policy) ?? this.plain;
   }
 
+  hybridGemm(): undefined {
+    // Memory of the host is all that it has.
+  }
+
   keepProofs(): void {
     kernelChoice(this.ggml).keep();
   }

@@ -1,5 +1,6 @@
 import { packageRoot } from '../../../host/package-root.ts';
 import { loadedLibraries } from '../../../host/process-memory.ts';
+import { type HybridGemm, loadHybridGemm } from '../../../native/cuda/hybrid-gemm.ts';
 import { deviceMemory, type Ggml, type GgmlDevice, GgmlType, ggmlDevices } from '../../../native/ggml.ts';
 import { ProofCache } from '../../../native/proof-cache.ts';
 import type { Pointer } from '../../../native/signature.ts';
@@ -75,6 +76,10 @@ export class DeviceBackend implements Backend {
 
   bufferTypeFor(): Pointer {
     return this.plain;
+  }
+
+  hybridGemm(): HybridGemm | undefined {
+    return this.name.startsWith('CUDA') ? loadHybridGemm() : undefined;
   }
 
   keepProofs(): void {

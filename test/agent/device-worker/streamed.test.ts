@@ -141,9 +141,15 @@ describe('models of which some layers stay', () => {
   it('say what stays, what a step brings, and what the link gives', async () => {
     const load = await worker.report(
       'streamed-0',
-      ({ streamed: told }) => told?.link_bytes_per_s !== undefined,
+      ({ streamed: told }) => told?.link_bytes_per_s_max !== undefined,
     );
     const { resident_bytes: stays, step_bytes, because } = load.streamed!;
+    expect(load.streamed!.link_bytes_per_s_max).toBeGreaterThanOrEqual(load.streamed!.link_bytes_per_s!);
+    // Of those that lie on the device as well: gateways count both in its time.
+    expect(load.compute_ms).toBeGreaterThan(0);
+    const lying = await worker.report('resident-0', ({ compute_ms }) => compute_ms !== undefined);
+    expect(lying.compute_ms).toBeGreaterThan(0);
+    expect(lying.streamed).toBeUndefined();
     expect(stays).toBeGreaterThan(resident_bytes / 2);
     expect(stays).toBeLessThanOrEqual(resident_bytes);
     expect(step_bytes).toBeGreaterThan(stays);
@@ -186,6 +192,33 @@ describe('bad input', () => {
       expect(await complete(worker, 'streamed', 1)).toEqual(await complete(worker, 'resident', 1));
       const { streamed: told } = await worker.report('streamed', ({ streamed: any }) => any !== undefined);
       expect(told!.because?.join()).toMatch(/were to stay, \d+ MiB come with every step/);
+    } finally {
+      await worker.close();
+    }
+  }, 60_000);
+
+  it('a link that gives less than its plan assumes is told with both rates, and the tokens are the same', async () => {
+    const worker = new WorkerHarness();
+    try {
+      const path = await deepModel('tiny-llama', 'BF16', 1, layers);
+      await worker.configure({ profile_ms: 50 }, { arena_bytes });
+      // More than any memory gives, of which a quarter is this model's.
+      await worker.load({
+        name: 'streamed',
+        model_path: path,
+        ...streamed,
+        link_bytes_per_s: 4e15,
+        link_share: 0.25,
+      });
+      await worker.load({ name: 'resident', model_path: path, ...resident });
+      expect(await complete(worker, 'streamed', 1)).toEqual(await complete(worker, 'resident', 1));
+      const { streamed: told } = await worker.report(
+        'streamed',
+        ({ streamed: any }) => any?.because !== undefined,
+      );
+      expect(told!.because!.join()).toMatch(
+        /^the link gives [\d.]+ GB\/s of the 1000000\.0 GB\/s that the plan assumes/,
+      );
     } finally {
       await worker.close();
     }

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { amdDevices, readKfdNodes } from '../../../agent/devices/amd.ts';
+import { amdDevices } from '../../../agent/devices/amd.ts';
 import {
   type CpuHost,
   cpuDevices,
@@ -26,6 +26,7 @@ import {
 } from '../../../host/cgroup.ts';
 import { parseNumberList } from '../../../host/number-list.ts';
 import { parseAllowedCores, parseCpuInfo } from '../../../host/processors.ts';
+import { readKfdNodes } from '../../../native/kfd.ts';
 import type { NvmlGpu } from '../../../native/nvml.ts';
 import type { LaunchSpec } from '../../../spec/launch.ts';
 import { scratchFolder } from '../../mesh/support.ts';
@@ -249,6 +250,7 @@ describe('NVIDIA GPUs', () => {
         memory_bytes: 20 * gibibyte,
         isa: ['sm_80'],
         uuid: `MIG-${index}`,
+        link: 'GPU-1000',
       })),
     ]);
   });
@@ -360,6 +362,18 @@ describe('devices that cores stand in for', () => {
       [2, 3, 4],
     ]);
     expect(devices[0]!.description).toMatchObject({ kind: 'gpu', emulated: 'cpu', model: 'A100-40GB' });
+  });
+
+  test('are slices of as few GPUs as have room for them, whose links they share', () => {
+    const linksOf = (kind: 'gpu' | 'mig', model: string): (string | undefined)[] =>
+      emulatedDevices(
+        5,
+        { kind, model, memory_bytes: gibibyte },
+        { isa: [], cores: [0], memory_bytes: gibibyte },
+      ).map(({ description }) => description.link);
+    expect(linksOf('mig', 'GH200-96GB-3g.48gb')).toEqual(['GPU 0', 'GPU 0', 'GPU 1', 'GPU 1', 'GPU 2']);
+    expect(linksOf('mig', 'of tomorrow 3g.48gb')).toEqual(Array(5).fill(undefined));
+    expect(linksOf('gpu', 'GH200')).toEqual(Array(5).fill(undefined));
   });
 
   test('are as many as the launch needs where there is no Slurm', () => {

@@ -3,7 +3,12 @@
  * many tensors they have: one that was taken for another would be placed where the other's tensors lay.
  */
 import { expect, test } from 'vitest';
+import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
+import { deviceBackend } from '../../../agent/backend/device/device-backend.ts';
+import { NativeEngine } from '../../../agent/engine/native-engine.ts';
+import { type Ggml, loadGgml } from '../../../native/ggml.ts';
 import { engineOptions, type Generated, generate, model, prompt, withEngine } from './support.ts';
+import { test_device } from './test-backend.ts';
 
 test.each(['F16', 'Q8_0', 'Q4_0'] as const)(
   'batches of every make-up give the logits that each gives alone, %s',
@@ -58,3 +63,26 @@ test.each([true, false])(
     });
   },
 );
+
+test('a shape that was there before is computed with the graph that is kept of it', async () => {
+  let placed = 0;
+  const known = loadGgml();
+  const ggml: Ggml = {
+    ...known,
+    ggml_gallocr_alloc_graph: (...asked) => {
+      placed++;
+      return known.ggml_gallocr_alloc_graph(...asked);
+    },
+  };
+  const backend = test_device === undefined ? cpuBackend(ggml) : deviceBackend(ggml, test_device);
+  const engine = new NativeEngine(engineOptions(await model('tiny-llama', 'F16')), backend);
+  const asked = { prompt: prompt(20, 256, 3), max_new_tokens: 12 };
+  generate(engine, [asked]);
+  expect(placed).toBeGreaterThan(0);
+  // Its prompt is known by now, so that less of it is computed.
+  const { rows } = generate(engine, [asked])[0]!;
+  const before = placed;
+  expect(generate(engine, [asked])[0]!.rows).toEqual(rows);
+  expect(placed).toBe(before);
+  engine.close();
+});

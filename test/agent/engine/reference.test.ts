@@ -20,7 +20,8 @@ import {
   topGap,
   withEngine,
 } from './support.ts';
-import { ownTolerances, tolerances } from './tolerances.ts';
+import { test_device } from './test-backend.ts';
+import { deviceTolerances, ownTolerances, tolerances } from './tolerances.ts';
 
 /** Two logits whose errors are of the tolerance's size may change places within this gap. */
 const epsilons_of_tolerance = 4;
@@ -39,7 +40,9 @@ const models: { preset: string; type: SynthQuantization }[] = [
   { preset: 'tiny-mixtral', type: 'F32' },
   { preset: 'tiny-mixtral', type: 'Q4_0' },
 ];
-const matrix = (['own', 'ggml'] as const).flatMap((kernels) => models.map((each) => ({ ...each, kernels })));
+/** Those of CPUs: a device has its own, whatever is asked for. */
+const kernelsHere = test_device === undefined ? (['own', 'ggml'] as const) : (['ggml'] as const);
+const matrix = kernelsHere.flatMap((kernels) => models.map((each) => ({ ...each, kernels })));
 
 /** libllama as it compares: with the flash attention of ggml where that serves here, too. */
 const referenceOf = (path: string, kernels: Judged) =>
@@ -51,13 +54,18 @@ const differing = { ggml: 0, own: 0 };
 let routed = 0;
 let rerouted = 0;
 
+function tolerancesOf(kernels: Judged): typeof tolerances {
+  if (test_device !== undefined) return deviceTolerances;
+  return kernels === 'ggml' ? tolerances : ownTolerances;
+}
+
 function judge(
   { preset, type, kernels = 'own' }: { preset: string; type: string; kernels?: Judged },
   asked: Asked,
   generated: Generated,
   rows: Float32Array[],
 ): void {
-  const tolerance = (kernels === 'ggml' ? tolerances : ownTolerances)[type]!;
+  const tolerance = tolerancesOf(kernels)[type]!;
   const epsilon = epsilons_of_tolerance * tolerance;
   rows.forEach((row, index) => {
     const token = generated.tokens[index]!;

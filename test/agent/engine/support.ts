@@ -211,7 +211,12 @@ export function referenceRows(
  */
 export function reference(
   model_path: string,
-  more: { kv_type?: number; embeddings?: boolean; flash_attention?: 'auto' } = {},
+  more: {
+    kv_type?: number;
+    embeddings?: boolean;
+    flash_attention?: 'auto' | 'disabled';
+    gpu_layers?: number;
+  } = {},
 ): LlamaContext {
   const gpu_layers = test_device === undefined ? 0 : all_layers;
   return new LlamaContext({

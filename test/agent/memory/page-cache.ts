@@ -25,6 +25,8 @@ export function keepInMemory(path: string): Disposable {
 
 /** Puts a file out of the page cache. Pages that a core has just had in hand stay for a moment. */
 export function forgetFile(path: string): Promise<unknown> {
+  // What the kernel reads ahead of somebody is neither counted nor put out while it is on its way: this waits for it.
+  execFileSync('dd', [`if=${path}`, 'of=/dev/null', 'bs=1M', 'status=none']);
   return eventually(
     () => {
       execFileSync('sync', [path]);

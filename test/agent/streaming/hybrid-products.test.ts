@@ -186,11 +186,11 @@ it('copies take what the plan counted of the host, other weights are copied to t
 it('without memory for copies nothing is opened, and with nothing to copy nothing is said', () => {
   const opened = vi.spyOn(library, 'open');
   const { ggml } = partedBackend();
-  const asked = { backend: { ggml, name: 'CUDA0' }, meter: new StreamMeter(1), arena_bytes: mib };
-  expect(openHybridProducts({ ...asked, locked_bytes: 0 }, library)).toEqual({
+  const asked = { backend: { ggml, hybridGemm: () => library }, meter: new StreamMeter(1), arena_bytes: mib };
+  expect(openHybridProducts({ ...asked, locked_bytes: 0 })).toEqual({
     because: 'HybridGEMM is off, and weights are copied: its node has no memory for copies of them',
   });
-  expect(openHybridProducts(asked, library)).toBeUndefined();
+  expect(openHybridProducts(asked)).toBeUndefined();
   expect(opened).not.toHaveBeenCalled();
 });
 
@@ -243,12 +243,12 @@ it.each([
     });
     const { ggml } = partedBackend();
     const asked = {
-      backend: { ggml, name: 'CUDA0' },
+      backend: { ggml, hybridGemm: () => library },
       meter: new StreamMeter(1),
       arena_bytes: mib,
       locked_bytes: mib,
     };
-    const open = () => openHybridProducts(asked, library);
+    const open = () => openHybridProducts(asked);
     if (failure instanceof HybridGemmError)
       expect(open()).toEqual({
         because: 'HybridGEMM is off, and weights are copied: hg_allocate: no memory of the device (7)',

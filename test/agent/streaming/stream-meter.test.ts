@@ -19,7 +19,7 @@ test('a host copy that is evicted: the rate falls to that of its file, and that 
   const { link, slow } = meter.statistics;
   expect(link!.bytes_per_s).toBeCloseTo(1e9, -8);
   expect(slow).toBe(
-    'the link gives 1.0 GB/s of the 20.0 GB/s that it was said to have: of the time that its weights took last, 88 % went into reading their file, which host memory did not keep',
+    'the link gives 1.0 GB/s of the 20.0 GB/s that it gave at first: of the time that its weights took last, 88 % went into reading their file, which host memory did not keep',
   );
   // It is there again.
   observe(meter, 'cache', 20e9, 60);
@@ -31,7 +31,7 @@ test('a link that is slower than it was is not taken for a file that is read', (
   const meter = new StreamMeter(1);
   observe(meter, 'upload', 20e9, 10);
   observe(meter, 'upload', 2e9, 20);
-  expect(meter.statistics.slow).toBe('the link gives 2.0 GB/s of the 20.0 GB/s that it was said to have');
+  expect(meter.statistics.slow).toBe('the link gives 2.0 GB/s of the 20.0 GB/s that it gave at first');
 });
 
 test('a file that was cold at first says nothing of what the link has', () => {
@@ -49,5 +49,16 @@ test('where nobody tells memory and file apart, no file is blamed', () => {
   const meter = new StreamMeter(1);
   observe(meter, 'disk', 20e9, 10);
   observe(meter, 'disk', 1e9, 20);
-  expect(meter.statistics.slow).toBe('the link gives 1.0 GB/s of the 20.0 GB/s that it was said to have');
+  expect(meter.statistics.slow).toBe('the link gives 1.0 GB/s of the 20.0 GB/s that it gave at first');
+});
+
+test('a link that is slower from the beginning than the plan assumes is told as soon as that is sure', () => {
+  const meter = new StreamMeter(1, 54e9);
+  observe(meter, 'upload', 6e9, 4);
+  expect(meter.statistics.slow).toBeUndefined();
+  observe(meter, 'upload', 6e9, 8);
+  expect(meter.statistics.slow).toBe('the link gives 6.0 GB/s of the 54.0 GB/s that the plan assumes');
+  const fast = new StreamMeter(1, 54e9);
+  observe(fast, 'upload', 40e9, 12);
+  expect(fast.statistics.slow).toBeUndefined();
 });

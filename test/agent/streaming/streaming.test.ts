@@ -4,7 +4,8 @@
 import { copyFileSync, mkdtempSync, rmSync, utimesSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, afterEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, describe, expect, test, vi } from 'vitest';
+import { Stage } from '../../../agent/engine/stage.ts';
 import type { TensorLoading } from '../../../agent/memory/load/tensor-loading.ts';
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
 import type { RingUser } from '../../../agent/streaming/streaming-arena.ts';
@@ -42,6 +43,31 @@ describe.each([
     expect(streamed_bytes).toBeGreaterThan(20 * executor.whole.weight_bytes);
     expect(link!.samples).toBeGreaterThanOrEqual(0);
   });
+});
+
+test('while a layer computes, the next one is on its way already', async () => {
+  const path = await deepModel('tiny-llama', 'Q8_0');
+  const arena = newArena({ ring_bytes: 3 * mib });
+  const { engine } = streamed(path, arena);
+  let begun = 0;
+  const begin = arena.loader.begin.bind(arena.loader);
+  arena.loader.begin = (...asked) => {
+    begun++;
+    return begin(...asked);
+  };
+  let computed = 0;
+  const ahead: number[] = [];
+  const { run } = Stage.prototype;
+  vi.spyOn(Stage.prototype, 'run').mockImplementation(function (this: Stage, batch) {
+    // Rows of the embedding are no layer of the ring.
+    if ('hidden' in batch) ahead.push(begun - ++computed);
+    return run.call(this, batch);
+  });
+  generate(engine, [{ prompt: prompt(20, 1000, 5), max_new_tokens: 5 }]);
+  vi.restoreAllMocks();
+  expect(ahead.length).toBe(5 * 6);
+  // The ring has room for each of six layers beside the one before it, but for one of a round at most.
+  expect(ahead.filter((layers) => layers >= 1).length).toBeGreaterThanOrEqual(5 * 5);
 });
 
 test('a share of the layers stays, and is not brought again', async () => {

@@ -1,6 +1,6 @@
 /** Copies that a device does by itself: the same bytes in the same places, whatever is under way beside them. */
 import { createHash } from 'node:crypto';
-import { mkdtempSync, rmSync, statSync } from 'node:fs';
+import { closeSync, mkdtempSync, openSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -13,7 +13,9 @@ import { ContentHashCache, rangeOfKey } from '../../../../agent/memory/content-h
 import { DevicePool } from '../../../../agent/memory/device-pool.ts';
 import { fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
+import { LoadCounters } from '../../../../agent/memory/load/load-work.ts';
 import { stagingMemory } from '../../../../agent/memory/load/staging-memory.ts';
+import { UnitLoader } from '../../../../agent/memory/load/unit-loader.ts';
 import { deviceCapabilities, memoryAt } from '../../../../native/ggml.ts';
 import { model } from '../../engine/support.ts';
 import { openIn } from '../../memory/support.ts';
@@ -96,6 +98,52 @@ describe.skipIf(!isThere)(`copies between a host and a Vulkan device${lacking}`,
       }),
       { numRuns: 15, seed: 3 },
     );
+    memory.free();
+  });
+
+  test('of a unit go on while the next ones are read, as far as its thread has memory for them', () => {
+    const { ggml, backend } = vulkan();
+    const units_count = 8;
+    const path = join(folder, 'units');
+    writeFileSync(path, numbered(units_count * mib));
+    const descriptor = openSync(path, 'r');
+    const memory = backend.openPool(units_count * mib);
+    /** In the order in which the thread asks for them. */
+    const asked: ('upload' | 'wait')[] = [];
+    const loader = new UnitLoader({
+      ...ggml,
+      ggml_backend_tensor_set_async: (...own) => {
+        asked.push('upload');
+        ggml.ggml_backend_tensor_set_async(...own);
+      },
+      ggml_backend_event_synchronize: (...own) => {
+        asked.push('wait');
+        ggml.ggml_backend_event_synchronize(...own);
+      },
+      ggml_backend_synchronize: (...own) => {
+        asked.push('wait');
+        ggml.ggml_backend_synchronize(...own);
+      },
+    });
+    loader.run({
+      descriptor,
+      path,
+      size_bytes: units_count * mib,
+      layouts: [memory.plain.spans],
+      upload: backend.upload,
+      units: Array.from({ length: units_count }, (_, index) => [
+        { kind: 'plain', file_offset: index * mib, pool_offset: index * mib, bytes: mib },
+      ]),
+      counters: new LoadCounters().shared,
+    });
+    loader.free();
+    closeSync(descriptor);
+    // The memory of four units: the fifth is read where the first one's upload is over, and so on.
+    const during = asked.slice(0, asked.lastIndexOf('upload') + 1).join(' ');
+    expect(during).toBe(`${'upload '.repeat(4)}${'wait upload '.repeat(4).trim()}`);
+    const found = new Uint8Array(units_count * mib);
+    memory.read(0, found);
+    expect(Buffer.compare(found, numbered(units_count * mib))).toBe(0);
     memory.free();
   });
 

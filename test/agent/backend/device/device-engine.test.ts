@@ -10,73 +10,16 @@ import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { Stage } from '../../../../agent/engine/stage.ts';
 import { DevicePool } from '../../../../agent/memory/device-pool.ts';
 import type { WeightLoad } from '../../../../agent/memory/pooled-loading.ts';
-import { LlamaContext } from '../../../../native/llama-context.ts';
 import type { LoadLeg } from '../../../../spec/engine-contract.ts';
-import {
-  argmax,
-  engineOptions,
-  type Generated,
-  generate,
-  model,
-  prompt,
-  referenceRows,
-  rootMeanSquare,
-  topGap,
-} from '../../engine/support.ts';
-import { tolerances } from '../../engine/tolerances.ts';
+import { engineOptions, generate, model, prompt, referenceRows } from '../../engine/support.ts';
+import { judge, reference, tellJudged } from './judge.ts';
 import { isThere, lacking, vulkan } from './support.ts';
 
 const mib = 2 ** 20;
-const types = ['F32', 'Q8_0', 'Q4_0'] as const;
-let judged = 0;
-let differing = 0;
-
-/** Matrices in 32 bits are multiplied in 16 there: libllama differs from itself by 0.017, and from its CPU by 0.025. */
-const toleranceOf = (type: string): number => tolerances[type === 'F32' ? 'F16' : type]!;
-
-/** Every token is the reference's own, unless its two best are closer than four times the tolerance. */
-function judge(type: string, generated: Generated, rows: readonly Float32Array[]): void {
-  const tolerance = toleranceOf(type);
-  rows.forEach((row, index) => {
-    judged++;
-    expect(rootMeanSquare(row, generated.rows[index]!), `row ${index}`).toBeLessThan(tolerance);
-    if (argmax(row) === generated.tokens[index]) return;
-    differing++;
-    expect(topGap(row), `token ${index}`).toBeLessThan(4 * tolerance);
-  });
-}
-
-function reference(path: string): LlamaContext {
-  return new LlamaContext({
-    model_path: path,
-    threads: 1,
-    n_ctx: 1024,
-    n_seq_max: 1,
-    n_batch: 1024,
-    gpu_layers: 99,
-  });
-}
-
 /** Every kernel is compiled at its first use, on the cores that compute, too. */
 const timeout = 240_000;
 
 describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout }, () => {
-  test.each(types)('chooses what libllama chooses there, %s', async (type) => {
-    const path = await model('tiny-llama', type);
-    const { backend } = vulkan();
-    const engine = new NativeEngine(engineOptions(path, { kv_tokens: 1024 }), backend);
-    const context = reference(path);
-    const asked = [3, 40].map((length, seed) => ({
-      prompt: prompt(length, engine.info.n_vocab, seed + 1),
-      max_new_tokens: 6,
-    }));
-    generate(engine, asked).forEach((generated, index) => {
-      judge(type, generated, referenceRows(context, asked[index]!.prompt, generated.tokens));
-    });
-    context.close();
-    engine.close();
-  });
-
   test('with weights, KV and results in one pool: loaded, reused, and in slabs that lie apart', async () => {
     const { backend } = vulkan();
     const pool = new DevicePool(backend, { pool_bytes: 64 * mib, threads: 2 });
@@ -202,7 +145,5 @@ describe.skipIf(!isThere)(`an engine on a Vulkan device${lacking}`, { timeout },
     engine.close();
   });
 
-  afterAll(() => {
-    console.log(`${judged} tokens judged, ${differing} chosen otherwise within near ties`);
-  });
+  afterAll(tellJudged);
 });

@@ -142,6 +142,7 @@ function backendOf(backend: ReturnType<typeof vulkan>['backend']): typeof backen
     kernels_left_out: [],
     memory: () => backend.memory(),
     bufferTypeFor: (weight, policy) => backend.bufferTypeFor(weight, policy),
+    hybridGemm: () => backend.hybridGemm(),
     keepProofs: () => backend.keepProofs(),
     move: (...args) => backend.move(...args),
     read: (...args) => backend.read(...args),
