@@ -1,3 +1,4 @@
+import type { LinkUse } from '../solver/streaming/request-load.ts';
 import type { DeviceDescription, SessionRecord } from '../spec/session-record.ts';
 import { agentPaths } from '../spec/wire.ts';
 import type { RoutingTable } from './routing/table.ts';
@@ -14,6 +15,8 @@ interface DeviceRow {
   deployment?: string;
   job_id?: string;
   devices: DeviceDescription[];
+  /** What is taken of the link that models of it are streamed over; absent: none are. */
+  link?: LinkUse;
   /** A `DeviceReport`, passed on as it came. */
   report?: unknown;
   /** Why there is none. */
@@ -21,7 +24,7 @@ interface DeviceRow {
 }
 
 /** A wrapped engine that may sleep, and what its agent says of it. */
-interface SleeperRow extends Omit<DeviceRow, 'report' | 'error'> {
+interface SleeperRow extends Omit<DeviceRow, 'report' | 'error' | 'link'> {
   /** A `SleepReport`, passed on as it came. */
   report: unknown;
 }
@@ -44,14 +47,15 @@ export async function sleeperReports(table: RoutingTable<SessionLink>): Promise<
 
 /** Asks the workers of all devices that this gateway reaches, at once, over their sessions. */
 export function deviceReports(table: RoutingTable<SessionLink>): Promise<DeviceRow[]> {
-  const links = table.sessions().flatMap(({ record, reachable, replicas }) => {
+  const links = table.sessions().flatMap(({ record, reachable, replicas, device }) => {
     const link = replicas[0]?.session;
-    return link && record.metadata.engine === 'native' ? [{ record, reachable, link }] : [];
+    return link && record.metadata.engine === 'native' ? [{ record, reachable, link, device }] : [];
   });
   return Promise.all(
-    links.map(async ({ record, reachable, link }): Promise<DeviceRow> => {
-      const row = rowOf(record);
+    links.map(async ({ record, reachable, link, device }): Promise<DeviceRow> => {
+      const row: DeviceRow = rowOf(record);
       if (!reachable) return { ...row, error: 'the session cannot be reached' };
+      if (device?.streams) row.link = device.use;
       try {
         return { ...row, report: await link.ask(agentPaths.device, answer_ms) };
       } catch (error) {
@@ -61,9 +65,9 @@ export function deviceReports(table: RoutingTable<SessionLink>): Promise<DeviceR
   );
 }
 
-function rowOf({ session_id, metadata }: SessionRecord): Omit<DeviceRow, 'report' | 'error'> {
+function rowOf({ session_id, metadata }: SessionRecord): Omit<DeviceRow, 'report' | 'error' | 'link'> {
   const { node, site, deployment, job_id, devices } = metadata;
-  const row: DeviceRow = { session_id, node, site, devices };
+  const row: ReturnType<typeof rowOf> = { session_id, node, site, devices };
   if (deployment !== undefined) row.deployment = deployment;
   if (job_id !== undefined) row.job_id = job_id;
   return row;

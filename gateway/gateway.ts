@@ -288,6 +288,7 @@ function prepareRouting(start: Start, records: Records, { sessions, table, gossi
         .sessions()
         .filter(({ reachable }) => reachable)
         .flatMap(({ replicas }) => replicas.map((replica) => ({ ...replica, model: replica.served.name }))),
+    links: () => table.linkedDevices().map(({ node, name: link, use }) => ({ node, link, use })),
     mesh: () => gossip.status(),
     ledgerFailing: () => ledger.failure !== undefined,
     workloads: () => workload.workloads(),

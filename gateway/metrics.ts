@@ -1,5 +1,6 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { RequestRecord } from '../ledger/index.ts';
+import type { LinkUse } from '../solver/streaming/request-load.ts';
 import type { PrefixCacheCounts } from '../spec/prefix-cache.ts';
 import type { MeasuredWorkload } from '../spec/workload.ts';
 import type { MeshStatus } from './gateway-gossip.ts';
@@ -49,6 +50,8 @@ export interface MetricsSource {
     kv_tokens_used: number;
     prefix_cache?: PrefixCacheCounts | undefined;
   }[];
+  /** Of each link that weights are streamed over. */
+  links(): { node: string; link: string; use: LinkUse }[];
   /** What this gateway measured of the load. */
   workloads(): MeasuredWorkload[];
   /** What the folder and the gossip of the mesh brought and refused. */
@@ -98,6 +101,7 @@ export class GatewayMetrics {
     });
     registerAnswers(this.#registry, () => this.#all());
     registerReplicas(this.#registry, source);
+    registerLinks(this.#registry, source);
     registerWorkloads(this.#registry, source);
     registerMeshMetrics(this.#registry, () => source.mesh());
     new Gauge({
@@ -327,6 +331,40 @@ function registerReplicas(registry: Registry, source: MetricsSource): void {
 }
 
 type Load = ReturnType<MetricsSource['replicas']>[number];
+
+/** What is taken of the links to host memory. */
+function registerLinks(registry: Registry, source: MetricsSource): void {
+  for (const [name, help, read] of [
+    [
+      'hpcserve_host_link_due_bytes_per_second',
+      'Bytes that requests of streamed models must have over a link to host memory, for tokens to come in time',
+      (use) => use.due_bytes_per_s,
+    ],
+    [
+      'hpcserve_host_link_capacity_bytes_per_second',
+      'What the link gives to all of its devices, as measured or assumed; absent where nobody knows',
+      (use) => use.capacity_bytes_per_s,
+    ],
+    [
+      'hpcserve_host_link_readers',
+      'Devices that have requests of models which they stream over it',
+      (use) => use.reading,
+    ],
+  ] as const satisfies readonly (readonly [string, string, (use: LinkUse) => number | undefined])[])
+    new Gauge({
+      name,
+      help,
+      labelNames: ['node', 'link'],
+      registers: [registry],
+      collect() {
+        this.reset();
+        for (const { node, link, use } of source.links()) {
+          const value = read(use);
+          if (value !== undefined) this.set({ node, link }, value);
+        }
+      },
+    });
+}
 
 /** What was measured of the load. */
 function registerWorkloads(registry: Registry, source: MetricsSource): void {

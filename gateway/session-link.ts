@@ -16,6 +16,7 @@ import type { Heartbeat, ModelWeights } from '../spec/agent-state.ts';
 import type { ErrorCode } from '../spec/errors/registry.ts';
 import type { PrefixCacheCounts } from '../spec/prefix-cache.ts';
 import { provenProviderOf, type SessionRecord } from '../spec/session-record.ts';
+import { streamedWeightsSchema } from '../spec/streamed-weights.ts';
 import { agentPaths, headers, sessionServerName } from '../spec/wire.ts';
 import { DeviceEnergy } from './device-energy.ts';
 import { DeviceTime } from './device-time.ts';
@@ -318,6 +319,10 @@ function parseHeartbeat(line: string, session_id: string): Heartbeat {
     if (!isAmount(load.handover_tokens_min ?? 0)) throw new Error('a heartbeat holds an impossible length');
     for (const size of [bytes, resident_bytes, load_bytes_per_s, promised_share])
       if (!isAmount(size)) throw new Error('a heartbeat holds an impossible size');
+    // Requests are ordered by these, and no more: what they cannot be is as if it were not told.
+    const { streamed, compute_ms } = load;
+    if (streamed !== undefined && !streamedWeightsSchema.safeParse(streamed).success) delete load.streamed;
+    if (compute_ms !== undefined && !isAmount(compute_ms)) delete load.compute_ms;
   }
   return heartbeat;
 }

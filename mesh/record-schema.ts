@@ -32,6 +32,8 @@ const device = z.object({
   emulated: z.literal('cpu').optional(),
   cores: z.array(count).max(4096).optional(),
   uuid: text.optional(),
+  // Requests are ordered by it, and no more: one that cannot be is as none.
+  link: text.optional().catch(undefined),
 });
 
 const model = z.object({

@@ -84,6 +84,11 @@ export const unitSchema = z.strictObject({
        */
       link_share: z.number().gt(0).lt(1).optional(),
       /**
+       * What the plan takes its device's link to give who reads over it alone. Absent: the device has no link of its
+       * own, its speed says nothing, or its weights are not streamed.
+       */
+      link_bytes_per_s: z.number().positive().optional(),
+      /**
        * Of the memory of its node, beside `device_bytes`: page-locked copies of its weights, which products of the
        * device read where they are. Absent: no product does.
        */

@@ -417,7 +417,6 @@ export type PlacementConstraint =
   | 'parallel_unsupported'
   | 'tensor_divides_heads'
   | 'device_capability'
-  | 'kv_transfer'
   | 'time_limit'
   | 'no_nodes'
   | 'nodes_used_up';

@@ -70,6 +70,8 @@ export interface DeviceDescription {
   cores?: number[];
   /** NVML UUID, MIG UUID. */
   uuid?: string;
+  /** What it reads host memory over together with others of its node: their GPU. Absent: no other device does. */
+  link?: string;
 }
 
 export interface SessionMetadata {

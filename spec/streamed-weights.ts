@@ -17,6 +17,8 @@ export const streamedWeightsSchema = z.object({
   experts_at_hand: z.number().min(0).max(1).optional(),
   /** What its transfers reached lately; absent: there were none that say so. */
   link_bytes_per_s: z.number().positive().optional(),
+  /** The most that they reached, which is near to what they do while no neighbour reads; absent: not known yet. */
+  link_bytes_per_s_max: z.number().positive().optional(),
   /** Why it is slower than it was planned; absent: it is not. */
   because: z.array(z.string()).optional(),
 });

@@ -42,6 +42,8 @@ export class ServedModel {
   stats: EngineStats | undefined;
   /** The device cannot keep what its deployment promises, even without other work. */
   too_slow = false;
+  /** See `ModelLoad`. */
+  compute_ms: number | undefined;
   weights: ModelWeights | undefined;
   /** What its keys and values are, where they can move to other workers. */
   kv: KvShapeOfModel | undefined;
@@ -154,6 +156,7 @@ export class ServedModel {
     if (stages.length > 0) load.stages = stages;
     const streamed = this.stats && toldWeights(this.stats);
     if (streamed) load.streamed = streamed;
+    if (this.stats && this.compute_ms !== undefined) load.compute_ms = this.compute_ms;
     return load;
   }
 }

@@ -1,3 +1,4 @@
+import { slicesOfGpu } from '../../solver/catalog/mig.ts';
 import type { DeviceDescription } from '../../spec/session-record.ts';
 import type { NodeDevice } from './node-device.ts';
 
@@ -15,15 +16,19 @@ export function allottedGpus(environment: NodeJS.ProcessEnv): number | undefined
   return Number.isInteger(count) && count > 0 ? count : undefined;
 }
 
-/** Devices of a declared kind that the host's cores stand in for; each says so. */
+/**
+ * Devices of a declared kind that the host's cores stand in for; each says so. Slices are those of as few GPUs as have
+ * room for them.
+ */
 export function emulatedDevices(
   count: number,
   declared: { kind: 'cpu' | 'gpu' | 'mig'; model: string; memory_bytes: number },
   host: Pick<DeviceDescription, 'isa' | 'cores' | 'memory_bytes'>,
 ): NodeDevice[] {
   const cores = host.cores ?? [];
-  return Array.from({ length: count }, (_, index) => ({
-    description: {
+  const slices = declared.kind === 'mig' ? slicesOfGpu(declared.model) : undefined;
+  return Array.from({ length: count }, (_, index) => {
+    const description: DeviceDescription = {
       ...declared,
       isa: host.isa,
       emulated: 'cpu',
@@ -31,6 +36,8 @@ export function emulatedDevices(
         Math.floor((index * cores.length) / count),
         Math.floor(((index + 1) * cores.length) / count),
       ),
-    },
-  }));
+    };
+    if (slices !== undefined) description.link = `GPU ${Math.floor(index / slices)}`;
+    return { description };
+  });
 }

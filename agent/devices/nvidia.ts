@@ -97,6 +97,7 @@ function migDevice(gpu: NvmlGpu, position: number, slice: NvmlMigSlice): NodeDev
       memory_bytes: slice.memory_bytes,
       isa: [`sm_${gpu.compute_capability.replace('.', '')}`],
       uuid: slice.uuid,
+      link: gpu.uuid,
     },
     visibility_token: slice.uuid,
     visibility_variable: 'CUDA_VISIBLE_DEVICES',

@@ -225,7 +225,7 @@ export class ExpertStream implements BesideParts {
 
   #finish(own: ExpertLoad): void {
     try {
-      while (!own.load.advance(true));
+      while (!own.load.advance(true, 'in_memory'));
     } catch (error) {
       this.#drop(own);
       if (own === this.#ahead) this.#ahead = undefined;

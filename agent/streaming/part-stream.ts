@@ -123,7 +123,8 @@ export class PartStream implements RingUser {
   }
 
   /**
-   * Waits until a part is in its place. The thread that computes helps meanwhile.
+   * Waits until a part is in its place. The thread that computes helps meanwhile with what the page cache has: a file
+   * that hangs has the loading threads, and is given up in its time.
    * @throws HpcserveError E_POOL_LOAD, E_MODEL_WEIGHTS
    */
   awaitPart(part: number): void {
@@ -132,7 +133,7 @@ export class PartStream implements RingUser {
     const began_ms = performance.now();
     const { load, bytes } = this.#loads[0]!;
     try {
-      while (!load.advance(true));
+      while (!load.advance(true, 'in_memory'));
     } catch (error) {
       this.#loads.shift();
       if (isStillWriting(error)) this.#arena.lose(error);

@@ -23,13 +23,14 @@ export interface StreamStatistics {
   /** Time for which the computation waited for bytes. */
   waited_ms: number;
   link: LinkEstimate | undefined;
-  /** Why it is slower than it was at first. */
+  /** Why it is slower than it was at first, or than the plan takes it to be. */
   slow: string | undefined;
 }
 
 /** Counts what is brought for a model, and how fast. */
 export class StreamMeter {
   readonly #copy_threads: number;
+  readonly #planned_bytes_per_s: number | undefined;
   #streamed_bytes = 0;
   #waited_ms = 0;
   #link: LinkEstimate | undefined;
@@ -38,8 +39,10 @@ export class StreamMeter {
   /** Of the time of loads since, what went into reading the file: 0 to 1. */
   #file_share = 0;
 
-  constructor(copy_threads: number) {
+  /** @param planned_bytes_per_s what the plan counts on; absent: it has no figure for it */
+  constructor(copy_threads: number, planned_bytes_per_s?: number) {
     this.#copy_threads = copy_threads;
+    this.#planned_bytes_per_s = planned_bytes_per_s;
   }
 
   get statistics(): StreamStatistics {
@@ -52,7 +55,7 @@ export class StreamMeter {
   }
 
   #slow(): string | undefined {
-    const slow = this.#link && whySlow(this.#link);
+    const slow = this.#link && whySlow(this.#link, this.#planned_bytes_per_s);
     if (slow === undefined || this.#file_share < file_share_min) return slow;
     return `${slow}: of the time that its weights took last, ${(100 * this.#file_share).toFixed(0)} % went into reading their file, which host memory did not keep`;
   }

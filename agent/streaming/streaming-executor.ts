@@ -33,6 +33,8 @@ interface ExecutorParts {
   products: HybridProducts | undefined;
   /** Why nothing does, where something could. */
   copied_because: string | undefined;
+  /** Why what is copied goes through memory that is not page-locked. */
+  uploads_because: string | undefined;
   /** Of layers that were to stay, so many bytes found no room. */
   lacking_bytes: number;
   /** Gives back what parts have of the arena. */
@@ -94,13 +96,15 @@ export class StreamingExecutor implements BatchExecutor {
     if (routed) told.experts_at_hand = routed.at_hand;
     // The first transfer says what there was to begin with.
     if (link && link.samples > 0) told.link_bytes_per_s = link.bytes_per_s;
+    if (link?.reached_bytes_per_s) told.link_bytes_per_s_max = link.reached_bytes_per_s;
     const because = slow === undefined ? [] : [slow];
     if (lacking_bytes > 0)
       because.push(
         `of the layers that were to stay, ${Math.ceil(lacking_bytes / 2 ** 20)} MiB come with every step: the memory pool has no room for them`,
       );
-    const copied = products?.because ?? this.#own.copied_because;
-    if (copied !== undefined) because.push(copied);
+    const { copied_because, uploads_because } = this.#own;
+    for (const own of [products?.because ?? copied_because, uploads_because])
+      if (own !== undefined) because.push(own);
     if (because.length > 0) told.because = because;
     return told;
   }

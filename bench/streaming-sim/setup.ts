@@ -16,15 +16,21 @@ export const lengths = {
 } as const;
 export const arrival_cv = 2;
 
-export const layouts: Readonly<Record<string, readonly string[]>> = {
-  'the whole GPU': ['7g.96gb'],
-  'two slices (4g + 3g)': ['4g.48gb', '3g.48gb'],
-  'four slices (3g + 2g + 2 × 1g)': ['3g.48gb', '2g.24gb', '1g.12gb', '1g.12gb'],
-  'seven slices (1g)': Array.from({ length: 7 }, () => '1g.12gb'),
+/** Slices of each superchip. */
+export const layouts: Readonly<Record<string, { slices: readonly string[]; chips: number }>> = {
+  'the whole GPU': { slices: ['7g.96gb'], chips: 1 },
+  'two slices (4g + 3g)': { slices: ['4g.48gb', '3g.48gb'], chips: 1 },
+  'four slices (3g + 2g + 2 × 1g)': { slices: ['3g.48gb', '2g.24gb', '1g.12gb', '1g.12gb'], chips: 1 },
+  'seven slices (1g)': { slices: Array.from({ length: 7 }, () => '1g.12gb'), chips: 1 },
+  'three slices (3g + 2 × 2g) of each of two superchips': {
+    slices: ['2g.24gb', '2g.24gb', '3g.48gb'],
+    chips: 2,
+  },
 };
 
 export function machineOf(layout: string): StreamingMachine {
-  return gh200Machine(layouts[layout]!);
+  const { slices, chips } = layouts[layout]!;
+  return gh200Machine(slices, chips);
 }
 
 /** In BF16, as their authors publish them. */
@@ -39,7 +45,7 @@ export const paperModels: readonly StreamedModel[] = [
 const fixed = { alpha: 0, tile_rows: 64 } as const;
 const everything: StreamingPolicy = {
   name: 'everything',
-  placement: true,
+  placement: 'budgets',
   chunk_control: true,
   kernels: 'chosen',
   keep_tensors: true,
@@ -47,11 +53,14 @@ const everything: StreamingPolicy = {
 
 export const policies: readonly StreamingPolicy[] = [
   everything,
-  { ...everything, name: 'without placement', placement: false },
+  { ...everything, name: 'without placement', placement: 'fewest' },
+  { ...everything, name: 'placement without links', placement: 'time' },
+  { ...everything, name: 'placement by batches', placement: 'batches' },
   { ...everything, name: 'without chunk control', chunk_control: false },
   { ...everything, name: 'without kernel choice', kernels: fixed },
   { ...everything, name: 'nothing stays on slices', keep_tensors: false },
-  { ...everything, name: 'none of the three', placement: false, chunk_control: false, kernels: fixed },
+  { ...everything, name: 'kernel choice alone', placement: 'fewest', chunk_control: false },
+  { ...everything, name: 'none of the three', placement: 'fewest', chunk_control: false, kernels: fixed },
 ];
 
 export function drawBursts(requests_per_s: number, seconds: number, seed: number): CatalogueRequest[] {

@@ -57,7 +57,9 @@ function logNeighbours(log: (line: string) => void): void {
       link,
       Array.from({ length: others + 1 }, () => figures.link_bytes_per_s),
     )[0]!;
-    return `${others + 1}: ${((1000 * llama.dense_bytes) / given).toFixed(0)} ms at ${(given / 1e9).toFixed(0)} GB/s`;
+    const all = (others + 1) * given;
+    const busy = `${(all / 1e9).toFixed(0)} GB/s together, ${((100 * all) / link.bytes_per_s).toFixed(0)} % of the link`;
+    return `${others + 1}: ${((1000 * llama.dense_bytes) / given).toFixed(0)} ms at ${(given / 1e9).toFixed(0)} GB/s (${busy})`;
   });
   log(`  ${cells.join(' · ')}`);
 }

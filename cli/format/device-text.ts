@@ -45,6 +45,7 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
       const words = `streamed: ${printable(model)}: ${streamedWords(streamed).map(printable).join('; ')}`;
       return wrap(words, options.width, 2);
     }),
+    ...linkLines(shared, options),
     ...report.loading.flatMap(({ model, bytes_loaded, bytes_total, bytes_per_s, legs }) => {
       const far = `${formatBytes(bytes_loaded)} of ${formatBytes(bytes_total)} at ${formatBytes(bytes_per_s)}/s`;
       const parts = legs.map((part) => `${printable(part.leg)} ${formatBytes(part.bytes_per_s)}/s`);
@@ -61,6 +62,15 @@ export function deviceLines(shared: SharedDevice, options: DeviceTextOptions): s
     ...parkedLines(report, options),
     ...decisionLines(report, options),
   ];
+}
+
+/** What requests need of the link that weights are streamed over, on all devices that share it. */
+function linkLines({ link }: SharedDevice, { width }: DeviceTextOptions): string[] {
+  if (link === undefined) return [];
+  const { devices, reading, due_bytes_per_s, capacity_bytes_per_s } = link;
+  const of = devices > 1 ? `that ${devices} devices share, ${reading} of them reading` : 'of its own';
+  const given = capacity_bytes_per_s === undefined ? '' : ` of ${formatBytes(capacity_bytes_per_s)}/s`;
+  return wrap(`link to host memory ${of}: ${formatBytes(due_bytes_per_s)}/s are due${given}`, width, 2);
 }
 
 /** KV of requests that gave way, and what is wrong with the disk that it may wait on. */

@@ -43,7 +43,19 @@ const deviceRowSchema = z.object({
 });
 const devicesSchema = z.object({
   devices: z.array(
-    deviceRowSchema.extend({ report: deviceReportSchema.optional(), error: z.string().optional() }),
+    deviceRowSchema.extend({
+      /** What is taken of the link that models of it are streamed over; absent: none are, or of an earlier version. */
+      link: z
+        .object({
+          devices: z.number(),
+          reading: z.number(),
+          due_bytes_per_s: z.number(),
+          capacity_bytes_per_s: z.number().optional(),
+        })
+        .optional(),
+      report: deviceReportSchema.optional(),
+      error: z.string().optional(),
+    }),
   ),
   /** Absent: of a gateway of an earlier version. */
   engines: z.array(deviceRowSchema.extend({ report: sleepReportSchema })).default([]),

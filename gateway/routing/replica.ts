@@ -2,6 +2,7 @@ import { type Candidate, requestsAt } from '../../solver/routing/candidate.ts';
 import type { FilteredFacts } from '../../solver/routing/filter.ts';
 import type { PoolMember } from '../../solver/routing/pools.ts';
 import { fullnessOf } from '../../solver/sharing/candidates.ts';
+import { requestLoad } from '../../solver/streaming/request-load.ts';
 import type { ModelLoad, ModelWeights } from '../../spec/agent-state.ts';
 import type { PoolName } from '../../spec/model-pools.ts';
 import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
@@ -11,7 +12,9 @@ import {
   type SessionModel,
   type SessionRecord,
 } from '../../spec/session-record.ts';
+import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import { headers } from '../../spec/wire.ts';
+import type { DeviceOnLink } from './device-on-link.ts';
 
 /** One model on one session, as the router sees it. `T` is what the gateway keeps of a session. */
 export class Replica<T> implements Candidate, PoolMember {
@@ -40,10 +43,14 @@ export class Replica<T> implements Candidate, PoolMember {
   too_slow = false;
   asleep = false;
   weights: ModelWeights | undefined;
+  streamed: StreamedWeights | undefined;
+  compute_ms: number | undefined;
   handover_tokens_min: number | undefined;
   prefix_cache: PrefixCacheCounts | undefined;
   /** All replicas of the session, this one included: they share its device. */
   beside: readonly Replica<T>[] = [];
+  /** That device, with all that share its link. Absent: of a wrapped engine, and before the table has placed it. */
+  on_link: DeviceOnLink | undefined;
 
   constructor(session: T, record: SessionRecord, served: SessionModel) {
     const { metadata, session_id } = record;
@@ -89,6 +96,8 @@ export class Replica<T> implements Candidate, PoolMember {
     this.too_slow = load.too_slow === true;
     this.asleep = load.asleep === true;
     this.weights = load.weights;
+    this.streamed = load.streamed;
+    this.compute_ms = load.compute_ms;
     this.handover_tokens_min = load.handover_tokens_min;
     this.prefix_cache = load.prefix_cache;
     this.unreported = 0;
@@ -106,6 +115,8 @@ export class Replica<T> implements Candidate, PoolMember {
     this.too_slow = old.too_slow;
     this.asleep = old.asleep;
     this.weights = old.weights;
+    this.streamed = old.streamed;
+    this.compute_ms = old.compute_ms;
     this.handover_tokens_min = old.handover_tokens_min;
     this.prefix_cache = old.prefix_cache;
   }
@@ -139,6 +150,13 @@ export class Replica<T> implements Candidate, PoolMember {
     const standing = this.beside.filter(({ weights }) => weights?.resting !== true);
     const requests = standing.reduce((sum, other) => sum + requestsAt(other), 0);
     return fullnessOf(this.cpu, standing.length, requests, this.weights?.promised_share ?? 0);
+  }
+
+  get budget_load(): number | undefined {
+    if (this.streamed === undefined || this.on_link === undefined) return undefined;
+    const { name } = this.served;
+    const told = this.on_link.told(name);
+    return requestLoad(name, told.own, told.all);
   }
 
   /** The model is on its way back to its device: it rests, and was asked for. */

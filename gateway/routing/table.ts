@@ -1,5 +1,6 @@
 import type { ModelLoad } from '../../spec/agent-state.ts';
 import type { ModelState, SessionRecord } from '../../spec/session-record.ts';
+import { DeviceOnLink } from './device-on-link.ts';
 import { Replica } from './replica.ts';
 
 /** Where requests for one name may go. */
@@ -22,6 +23,8 @@ interface Entry<T> {
   /** Whether its watch stream is open: without it nobody knows whether it lives. */
   reachable: boolean;
   replicas: Replica<T>[];
+  /** Absent: of a wrapped engine. */
+  device: DeviceOnLink | undefined;
 }
 
 /** Losses are of interest for so long, and as long as another replica loads. */
@@ -52,9 +55,13 @@ export class RoutingTable<T> {
       if (old) replica.inherit(old);
       return replica;
     });
-    for (const replica of replicas) replica.beside = replicas;
+    const device = record.metadata.engine === 'native' ? new DeviceOnLink(record, replicas) : undefined;
+    for (const replica of replicas) {
+      replica.beside = replicas;
+      replica.on_link = device;
+    }
     const reachable = known?.reachable ?? false;
-    this.#entries.set(record.session_id, { record, session, reachable, replicas });
+    this.#entries.set(record.session_id, { record, session, reachable, replicas, device });
     this.#rebuild();
   }
 
@@ -103,11 +110,29 @@ export class RoutingTable<T> {
     return this.#routes.values();
   }
 
-  sessions(): { record: SessionRecord; session: T; reachable: boolean; replicas: readonly Replica<T>[] }[] {
+  sessions(): {
+    record: SessionRecord;
+    session: T;
+    reachable: boolean;
+    replicas: readonly Replica<T>[];
+    device: DeviceOnLink | undefined;
+  }[] {
     return [...this.#entries.values()];
   }
 
+  /** Of each link that weights are streamed over one device that does so. */
+  linkedDevices(): DeviceOnLink[] {
+    const byLink = new Map<string, DeviceOnLink>();
+    for (const { device, reachable } of this.#entries.values())
+      if (reachable && device?.streams) byLink.set(device.link, device);
+    return [...byLink.values()];
+  }
+
   #rebuild(): void {
+    // What one that cannot be reached does now nobody knows.
+    DeviceOnLink.join(
+      [...this.#entries.values()].flatMap(({ device, reachable }) => (device && reachable ? device : [])),
+    );
     const byName = new Map<string, { lists: Record<Readiness, Replica<T>[]>; own: boolean }>();
     const add = (name: string, replica: Replica<T>, readiness: Readiness, own: boolean): void => {
       let route = byName.get(name);

@@ -48,6 +48,8 @@ export interface DeviceSpec {
   tdp_w: number;
   /** Cores of a CPU socket; absent of GPUs. */
   cores?: number;
+  /** Of a MIG slice, the share of its GPU's multiprocessors; absent: it is not cut. */
+  gpu_share?: number;
   /** NVIDIA's `major.minor`; absent elsewhere. */
   compute_capability?: string;
   /** The public document that holds these figures. */

@@ -62,6 +62,7 @@ export function migSlice(
       memory_bandwidth_bytes_per_s: parent.memory_bandwidth_bytes_per_s * memoryShare,
       link: { name: 'none', bandwidth_bytes_per_s: parent.link.bandwidth_bytes_per_s * share, devices: 1 },
       tdp_w: parent.tdp_w * share,
+      gpu_share: share,
       compute_capability,
       source: `${compute} of ${slices.compute} compute slices and ${Math.round(memoryShare * slices.memory)} of ${slices.memory} memory slices (NVIDIA MIG user guide) of: ${parent.source}`,
     },

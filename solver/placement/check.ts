@@ -113,8 +113,6 @@ function launchFaults(question: PlacementQuestion, launch: PlannedLaunch): strin
       faults.push(`${unit.unit} is of no model that was asked for`);
       continue;
     }
-    if (model.pool !== undefined && onGpu(offer))
-      faults.push(`${unit.unit} is of a pool, and its KV cannot be sent`);
     if (offer.engines[unit.engine]?.available !== true) faults.push(`${unit.engine} does not run here`);
     faults.push(...placeFaults(launch, unit, model, offer));
     const { tensor } = model.spec.parallel;
@@ -202,10 +200,6 @@ function layersHere_bytes(
     return sum;
   });
   return Math.max(0, ...bytes);
-}
-
-function onGpu({ devices }: NodeKindOffer): boolean {
-  return devices.kind !== 'cpu' && devices.emulated === undefined;
 }
 
 /** @param taken by device */

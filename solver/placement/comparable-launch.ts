@@ -6,16 +6,17 @@ import { withoutResident } from './resident-layers.ts';
 
 /**
  * A launch without what follows the load and the neighbours of its replicas, and is no matter of those that run: layers
- * that stay, the share of a link, and the stages that a pipeline begins with whose stages change while it serves.
+ * that stay, what is counted on of a link, and the stages that a pipeline begins with whose stages change while it
+ * serves.
  */
 export function comparableLaunch(launch: PlannedLaunch): PlannedLaunch {
   const kept = withoutResident(launch);
-  return { ...kept, units: kept.units.map((unit) => withoutStart(withoutLinkShare(unit))) };
+  return { ...kept, units: kept.units.map((unit) => withoutStart(withoutLink(unit))) };
 }
 
-function withoutLinkShare(unit: UnitSpec): UnitSpec {
-  if (unit.memory?.link_share === undefined) return unit;
-  const { link_share: _, ...memory } = unit.memory;
+function withoutLink(unit: UnitSpec): UnitSpec {
+  if (unit.memory === undefined) return unit;
+  const { link_share: _, link_bytes_per_s: __, ...memory } = unit.memory;
   return { ...unit, memory };
 }
 

@@ -98,7 +98,7 @@ function sharedLinkWords({ offer, seen, model, device }: PlacementOption, link_s
   if (link_share >= 0.995 || seen?.link_bytes_per_s !== undefined) return [];
   const { link, link_bytes_per_s } = streamedStep(model, device, seen, 0, link_share);
   return [
-    `slices of ${offer.devices.model} that stream share a link (${link}): ${Math.round(100 * link_share)} % of it are left for one that streams, ${Number((link_bytes_per_s / 1e9).toPrecision(2))} GB/s`,
+    `slices of ${offer.devices.model} that stream share a link (${link}): one of them has ${Math.round(100 * link_share)} % of what it would read alone, ${Number((link_bytes_per_s / 1e9).toPrecision(2))} GB/s`,
   ];
 }
 

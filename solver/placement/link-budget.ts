@@ -5,6 +5,7 @@
  */
 import type { NodeKindOffer } from '../../spec/plan.ts';
 import { slicesOfGpu } from '../catalog/mig.ts';
+import { hostLink } from '../streaming/host-link.ts';
 import { divideLink, type SharedLink } from '../streaming/shared-link.ts';
 import { type ModelInUse, placeOnSlice, type SliceState } from '../streaming/slice-placement.ts';
 import { streamedStep } from './model-facts.ts';
@@ -19,7 +20,9 @@ export interface StreamedDemand {
   step_s: number;
   /** Steps that its requests are expected to take. */
   steps_per_s: number;
+  /** What its device reads where nobody else does, and what all do together that share its link. */
   link_bytes_per_s: number;
+  link_capacity_bytes_per_s: number;
 }
 
 export interface LinkedDevice {
@@ -44,8 +47,14 @@ interface PlacedReplica extends StreamedReplica {
  */
 export function demandOf({ option, model, replicas }: PlacedReplica): StreamedDemand {
   const { bytes, seconds, link_bytes_per_s } = streamedStep(model, option.device, undefined);
-  const steps_per_s = stepsOf_per_s({ model, replicas });
-  return { model: model.spec.name, step_bytes: bytes, step_s: seconds, steps_per_s, link_bytes_per_s };
+  return {
+    model: model.spec.name,
+    step_bytes: bytes,
+    step_s: seconds,
+    steps_per_s: stepsOf_per_s({ model, replicas }),
+    link_bytes_per_s,
+    link_capacity_bytes_per_s: hostLink(option.device).capacity_bytes_per_s,
+  };
 }
 
 /** Of the time that a streamed replica is expected to take of its device, that for its link, as it is predicted. */
@@ -71,7 +80,7 @@ export function leastLoaded(
   offer: Pick<NodeKindOffer, 'devices'>,
   { strict }: { strict: boolean },
 ): number | undefined {
-  const links = new Map(all.map(({ index }) => [linkOf(offer, index), demand.link_bytes_per_s]));
+  const links = new Map(all.map(({ index }) => [linkOf(offer, index), demand.link_capacity_bytes_per_s]));
   const states = all.map(({ index, time, streamed }): SliceState => {
     const lying: ModelInUse = { model: '', iteration_ms: time, link_bytes: 0, tpot_ms: 1 };
     return {
@@ -79,7 +88,6 @@ export function leastLoaded(
       link: linkOf(offer, index),
       in_use: [...(time > 0 ? [lying] : []), ...streamed.map(inUse)],
       kv_bytes_free: allowed.includes(index) ? enough : 0,
-      prompts_ms: 0,
     };
   });
   const { iteration_ms, link_bytes, tpot_ms } = inUse(demand);
@@ -87,9 +95,8 @@ export function leastLoaded(
     {
       model: demand.model,
       kv_bytes: 1,
-      ttft_ms: Number.POSITIVE_INFINITY,
       tpot_ms,
-      on: () => ({ iteration_ms, link_bytes, prompt_ms: iteration_ms }),
+      on: () => ({ iteration_ms, link_bytes }),
     },
     states,
     links,
@@ -109,11 +116,11 @@ export function isCrowded(
 }
 
 /**
- * Of the rate of its link, what a replica gets while it streams and the other devices on the link read what they are
- * expected to; 1: all of it. Those on its own device take turns with it.
+ * Of what its device reads alone, what a replica gets while it streams and the other devices on the link read what they
+ * are expected to; 1: all of it. Those on its own device take turns with it.
  */
 export function linkShare(
-  { link_bytes_per_s }: StreamedDemand,
+  { link_bytes_per_s, link_capacity_bytes_per_s }: StreamedDemand,
   index: number,
   all: readonly LinkedDevice[],
   offer: Pick<NodeKindOffer, 'devices'>,
@@ -121,7 +128,7 @@ export function linkShare(
   const others = all
     .filter((device) => device.index !== index && linkOf(offer, device.index) === linkOf(offer, index))
     .map(({ streamed }) => streamed.reduce((sum, own) => sum + own.steps_per_s * own.step_bytes, 0));
-  const link: SharedLink = { bytes_per_s: link_bytes_per_s, loss_per_reader };
+  const link: SharedLink = { bytes_per_s: link_capacity_bytes_per_s, loss_per_reader };
   const [own] = divideLink(link, [link_bytes_per_s, ...others]);
   return own! / link_bytes_per_s;
 }

@@ -17,7 +17,6 @@ import { chooseEngine } from './engine-choice.ts';
 import { hasSameDevices, type LentPart, lendersFor, linkBetween } from './lenders.ts';
 import { streamedStep } from './model-facts.ts';
 import { finestOf, memoryTaken } from './option-memory.ts';
-import { poolObstacle } from './pools.ts';
 import { precisionsOf } from './precision.ts';
 import type { StageCut } from './stage-plan.ts';
 import { formatGib, sequencesOf, type UnitMemory } from './unit-memory.ts';
@@ -50,6 +49,8 @@ export interface PlacementOption extends SplitModel {
   lender?: NodeKindOffer;
   /** What it takes on each of those. */
   lent?: LentPart;
+  /** The same on nodes of other kinds that lend, the best first: for a replica that finds none of `lender` left. */
+  lent_elsewhere?: readonly PlacementOption[];
   /** On each of its nodes, or the first one where others lend it stages. */
   threads: number;
   /** There, too. */
@@ -98,8 +99,6 @@ export function placementOptions(
   const choice = chooseEngine(model, offer);
   if (!('reason' in choice)) return reject(choice.constraint, choice.because, { engine: choice.engine });
   const { engine } = choice;
-  const obstacle = poolObstacle(model, offer);
-  if (obstacle !== undefined) return reject('kv_transfer', obstacle, { engine });
   const { device, note } = offeredDevice(
     devices,
     { cpus: offer.cpus, isa: offer.isa ?? [], architecture: offer.architecture },
@@ -170,7 +169,8 @@ function optionWith(
   if (tier === undefined) return optionOn({ ...way, nodes }, engineReason, question, limit);
   const devices = (tensor * stageBounds(model.spec).stages_max) / nodes;
   const lenders = lendersFor(question, { offer, engine, devices, nodes: nodes - 1 });
-  let best: PlacementOption | undefined;
+  const alike: PlacementOption[] = [];
+  const others: PlacementOption[] = [];
   let broken: BrokenConstraint | undefined;
   for (const lender of lenders) {
     if (devicesAskedFor(model, lender) !== undefined) continue;
@@ -178,10 +178,17 @@ function optionWith(
       staysCut(way, lender) ?? optionOn({ ...way, nodes, lender }, engineReason, question, limit);
     if ('constraint' in option)
       broken ??= { ...option, because: `with ${lender.node_kind}: ${option.because}` };
-    else if (hasSameDevices(lender, offer)) return option;
-    else if (best === undefined || option.lent!.slowest_s < best.lent!.slowest_s) best = option;
+    else if (hasSameDevices(lender, offer)) alike.push(option);
+    else others.push(option);
   }
-  if (best !== undefined) return best;
+  const [best, ...elsewhere] = [
+    ...alike,
+    ...others.sort((one, other) => one.lent!.slowest_s - other.lent!.slowest_s),
+  ];
+  if (best !== undefined) {
+    if (elsewhere.length > 0) best.lent_elsewhere = elsewhere;
+    return best;
+  }
   return (
     broken ?? {
       constraint: 'tier_asked',

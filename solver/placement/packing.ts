@@ -363,12 +363,16 @@ function withResident(unit: UnitSpec, resident_bytes: number, device_memory_byte
   return { ...unit, memory: { ...unit.memory, device_bytes, resident_bytes, share } };
 }
 
-/** A unit whose weights come over a link that other devices read over, too, with its part of that. */
-function withLinkShare(unit: UnitSpec, node: OpenNode): UnitSpec {
+/** A unit whose weights come over a link, with what that is taken to give, and its part where others read over it. */
+function withLink(unit: UnitSpec, node: OpenNode): UnitSpec {
   const own = node.streamed.find((each) => each.unit === unit.unit);
   if (own === undefined || unit.memory === undefined) return unit;
-  const link_share = linkShare(demandOf(own), own.device, linkedDevices(node, []), node.offer);
-  return link_share < 1 ? { ...unit, memory: { ...unit.memory, link_share } } : unit;
+  const demand = demandOf(own);
+  const link_share = linkShare(demand, own.device, linkedDevices(node, []), node.offer);
+  const memory = { ...unit.memory };
+  if (link_share < 1) memory.link_share = link_share;
+  if (onRealGpu(node.offer)) memory.link_bytes_per_s = demand.link_bytes_per_s;
+  return { ...unit, memory };
 }
 
 /** A unit whose products read weights in host memory with what copies of those may take there. */
@@ -392,7 +396,7 @@ function launchOf(node: OpenNode, question: PlacementQuestion): PlannedLaunch {
   const locked = lockedByUnit(node, question.settings);
   const units = node.units.map((unit) => {
     const staying = withResident(unit, resident.get(unit.unit) ?? 0, offer.devices.memory_bytes);
-    const streamed = withLocked(withLinkShare(staying, node), locked.get(unit.unit));
+    const streamed = withLocked(withLink(staying, node), locked.get(unit.unit));
     return withReuse(streamed, node.devices[unit.first_device]!);
   });
   const launch: PlannedLaunch = {

@@ -272,19 +272,30 @@ function pack(
   });
   groups.sort((a, b) => b.option.device_count - a.option.device_count);
   for (const { model, option, allocated, first, replicas } of groups) {
+    const used = new Map<PlacementOption, number>();
     let count = 0;
-    const time = timeOf(option, allocated, estimator);
     const ways: Sharing[] = sharing ? ['light', 'none', 'any'] : ['light', 'none'];
     for (; count < allocated.replicas; count++) {
       const at = first + count;
-      if (!ways.some((way) => packed.packing.put(option, at, replicas, way, time))) break;
+      const put = (each: PlacementOption): boolean => {
+        const time = timeOf(each, allocated, estimator);
+        return ways.some((way) => packed.packing.put(each, at, replicas, way, time));
+      };
+      const one = withOtherLenders(option).find(put);
+      if (!one) break;
+      used.set(one, (used.get(one) ?? 0) + 1);
     }
-    if (count > 0)
-      note(packed, model, option, { replicas: count, share: (allocated.share * count) / allocated.replicas });
+    for (const [one, some] of used)
+      note(packed, model, one, { replicas: some, share: (allocated.share * some) / allocated.replicas });
     if (count < allocated.replicas)
       packed.unplaced.push({ model, option, replicas: allocated.replicas - count });
   }
   return packed;
+}
+
+/** An option, and what stands in for it where the nodes that lend it stages are taken. */
+function withOtherLenders(option: PlacementOption): PlacementOption[] {
+  return [option, ...(option.lent_elsewhere ?? [])];
 }
 
 /** Share of its device's time that one replica of these computes; all of it where nothing is known of the model. */
@@ -317,7 +328,7 @@ function firstFit(asked: readonly AskedModel[], { question, estimator, costOf }:
         .reduce((sum, [, allocated]) => sum + allocated.replicas, 0);
       const allowed = order.filter(({ offer }) => offer.tier === 'stable' || scavengers < onScavengers);
       const turn = demand.mix ? placed % Math.max(1, allowed.length) : 0;
-      const turned = [...allowed.slice(turn), ...allowed.slice(0, turn)];
+      const turned = [...allowed.slice(turn), ...allowed.slice(0, turn)].flatMap(withOtherLenders);
       const put = (each: PlacementOption, way: Sharing): boolean => {
         const time = timeOf(each, { replicas: 1, share: 1 / replicas }, estimator);
         return packed.packing.put(each, placed, replicas, way, time);
@@ -449,9 +460,17 @@ function usedUp(model: PlacementModel, option: PlacementOption): RejectedOption 
     node_kind: option.offer.node_kind,
     engine: option.engine,
     constraint: 'nodes_used_up',
-    because: `all ${option.offer.nodes_total} node(s) of this kind are taken by replicas placed before`,
+    because: takenBefore(option),
     available: option.offer.nodes_total,
   };
+}
+
+function takenBefore(option: PlacementOption): string {
+  const { offer, lender } = option;
+  const lending = withOtherLenders(option).map((each) => each.lender?.node_kind);
+  return lender === undefined || lender === offer
+    ? `all ${offer.nodes_total} node(s) of this kind are taken by replicas placed before`
+    : `its ${offer.nodes_total} node(s), or those of ${lending.join(', ')} that lend it stages, are taken by replicas placed before`;
 }
 
 function distinct(rejected: readonly RejectedOption[]): RejectedOption[] {

@@ -6,7 +6,6 @@ import type { NodeKindOffer, PlacementModel } from '../../spec/plan.ts';
 import { findInterconnect } from '../catalog/devices.ts';
 import { assumedInterconnects } from '../catalog/interconnects.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
-import { onRealGpu } from './engine-choice.ts';
 import { workloadOf } from './model-facts.ts';
 
 /** A model as placement is asked for it; one without pools is itself. */
@@ -19,12 +18,6 @@ export function poolsOf(model: PlacementModel): PlacementModel[] {
 /** What a job is told of the model: the name by which clients know it. */
 export function servedSpec(spec: ModelSpec): ModelSpec {
   return { ...spec, name: servedNameOf(spec.name) };
-}
-
-/** Why a replica of a pool cannot be on these nodes; undefined where it can, and of models without pools. */
-export function poolObstacle({ pool }: PlacementModel, offer: NodeKindOffer): string | undefined {
-  if (pool === undefined || !onRealGpu(offer)) return undefined;
-  return `KV in the memory of a ${offer.devices.model} is not sent to other workers yet: pools are on CPU devices`;
 }
 
 /** What people should know of a pool, one sentence each. @param offer nodes that it is on */

@@ -28,6 +28,8 @@ export interface StageStarts {
   /** What a batch takes in each, s. */
   stage_s: readonly number[];
   now_ms: number;
+  /** Loads of other pipelines that are under way; absent: none is known of. */
+  marks?: readonly ScalingMark[];
 }
 
 export interface LaidStages<Id> {
@@ -35,6 +37,8 @@ export interface LaidStages<Id> {
   devices: Id[];
   /** Of each stage that starts on a device which has nothing of it: why there. */
   because: { stage: number; because: string }[];
+  /** Of its loads, beside those that were there. */
+  marks: readonly ScalingMark[];
 }
 
 /** From the page cache of a node to one of its devices, bytes/s. Lower: weights on the node count for less. */
@@ -67,7 +71,7 @@ export function devicesForStages<Id>(
     free.delete(device);
   }
   const because: LaidStages<Id>['because'] = [];
-  let marks: readonly ScalingMark[] = [];
+  let { marks = [] } = starts;
   const starting = [...cuts.keys()].filter((stage) => !taken.has(stage));
   const allowed = startsOn(starting, devices, free, starts);
   for (const stage of starting) {
@@ -79,7 +83,7 @@ export function devicesForStages<Id>(
     marks = start.marks;
     because.push({ stage, because: `${start.because}${aboutOthers(devices, among, start.device)}` });
   }
-  return { devices: cuts.map((_, stage) => devices[taken.get(stage)!]!.device), because };
+  return { devices: cuts.map((_, stage) => devices[taken.get(stage)!]!.device), because, marks };
 }
 
 /** Devices that hold nothing before those that another stage leaves; of each stage, those where it is worth most. */

@@ -13,7 +13,8 @@ import { durationsTaken } from './service-time.ts';
  * 1. native replicas in whose batch the request fits, in the order of `placeRank`: those with an instance before those
  *    where the model would have to be loaded; on CPUs first, which leaves GPUs to what needs them; and of those the
  *    fullest batch, since a sequence more in a batch costs less than a second batch, and devices that have nothing to
- *    do can be given to other models;
+ *    do can be given to other models; where weights are streamed and no batch has begun, the device whose time and
+ *    link have most room, and one whose budgets of them do not hold the request after all others;
  * 2. wrapped engines with a free place: the one on which the prompt costs least, by what it has and what it has to do
  *    (`missCost_s`); short prompts by load;
  * 3. of all others the least load, where requests then wait.
@@ -92,9 +93,9 @@ const long_tokens_min = 256;
 
 /** A replica as a place for a request. One that rests and was asked already is on its way: requests share its load. */
 function placeAt(candidate: Candidate): RequestPlace {
-  const { cpu, too_slow, weights, device_taken, device_fullness } = candidate;
+  const { cpu, too_slow, weights, device_taken, device_fullness, budget_load } = candidate;
   const requests = requestsAt(candidate);
-  if (!weights?.resting || requests > 0) return { cpu, too_slow, stands: true, requests };
+  if (!weights?.resting || requests > 0) return { cpu, too_slow, stands: true, requests, budget_load };
   const load_s = estimateLoad_s(weights);
   const [taken, fullness] = [device_taken === true, device_fullness ?? 0];
   return { cpu, too_slow, stands: false, load_s, taken, fullness };

@@ -30,9 +30,16 @@ export interface Candidate {
   readonly device_taken?: boolean;
   /** See `fullnessOf` of `solver/sharing`; absent where nothing is known of what else its device serves. */
   readonly device_fullness?: number;
+  /**
+   * Of a model whose weights are streamed there, see `requestLoad` of `solver/streaming`; absent where its device tells
+   * nothing that says so.
+   */
+  readonly budget_load?: number | undefined;
   /** When its job ends, Unix ms; absent where nothing ends it. */
   readonly job_end_time_ms?: number | undefined;
 }
+
+export type CandidateRequests = Pick<Candidate, 'running' | 'waiting' | 'unreported' | 'unanswered'>;
 
 /** What a routing policy knows of the request. */
 export interface RoutedRequest {
@@ -77,6 +84,6 @@ export interface RoutingPolicy {
  * Requests that a candidate computes, has waiting, or is being sent. What it said of itself may be older than requests
  * on their way to it, which are counted by their sender.
  */
-export function requestsAt({ running, waiting, unreported, unanswered }: Candidate): number {
+export function requestsAt({ running, waiting, unreported, unanswered }: CandidateRequests): number {
   return Math.max(unanswered, running + waiting + unreported);
 }

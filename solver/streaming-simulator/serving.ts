@@ -2,11 +2,13 @@
  * Models whose weights are streamed, served on slices that share links, by discrete events: requests are placed, each
  * slice computes one iteration after the other, and while they run their pace follows what the link gives to each.
  */
+import { byEngine } from '../routing/by-engine.ts';
+import type { Candidate } from '../routing/candidate.ts';
 import { SimulationEvents } from '../sharing-simulator/simulation-events.ts';
 import type { HybridSetting } from '../streaming/hybrid-product.ts';
 import type { StreamedModel } from '../streaming/model-products.ts';
+import { requestLoad, type ToldDevice } from '../streaming/request-load.ts';
 import { divideLink } from '../streaming/shared-link.ts';
-import { placeOnSlice } from '../streaming/slice-placement.ts';
 import type { CatalogueRequest } from './catalogue.ts';
 import type { StreamingMachine } from './machine.ts';
 import { type StreamedSequence, type StreamedSlo, StreamingSlice } from './simulated-slice.ts';
@@ -14,8 +16,11 @@ import { SliceCosts } from './slice-costs.ts';
 
 export interface StreamingPolicy {
   name: string;
-  /** By budgets of time, link and KV; else where the fewest sequences are. */
-  placement: boolean;
+  /**
+   * `budgets`: as gateways do; `time`: as if no device shared its link; `batches`: as if devices told nothing of steps
+   * and links; `fewest`: where the fewest sequences are.
+   */
+  placement: 'budgets' | 'time' | 'batches' | 'fewest';
   /** Input tokens of an iteration follow time and link; else there is one number. */
   chunk_control: boolean;
   /** `chosen`: by shape and what the link gives; else one setting. */
@@ -46,6 +51,10 @@ type Event =
 
 /** Between two looks at which tensors stay. */
 const tick_ms = 2000;
+/** Requests wait for KV, and not at slices. */
+const order = byEngine(0);
+/** A slice takes as many sequences as it has KV for. */
+const max_sequences = Number.MAX_SAFE_INTEGER;
 
 /** Serves all requests to their ends. */
 export function serveStreaming(
@@ -60,7 +69,6 @@ class StreamingServing {
   readonly #options: StreamingOptions;
   readonly #events = new SimulationEvents<Event>();
   readonly #slices: readonly StreamingSlice[];
-  readonly #links: ReadonlyMap<string, number>;
   readonly #waiting: StreamedSequence[] = [];
   readonly #sequences: StreamedSequence[] = [];
   #left: number;
@@ -78,7 +86,6 @@ class StreamingServing {
       costs.set(slice.device.name, known);
       return new StreamingSlice({ slice, costs: known, models, slo, chunk_control, keep_tensors });
     });
-    this.#links = new Map([...machine.links].map(([name, { bytes_per_s }]) => [name, bytes_per_s]));
     this.#left = requests.length;
     for (const request of requests) this.#events.add(request.arrival_ms, { kind: 'arrival', request });
     this.#events.add(tick_ms, { kind: 'tick' });
@@ -128,28 +135,30 @@ class StreamingServing {
   }
 
   #sliceFor(sequence: StreamedSequence): StreamingSlice | undefined {
-    const { models, policy, slo } = this.#options;
-    if (!policy.placement) {
-      const roomy = this.#slices.filter((slice) => slice.kv_bytes_free >= slice.kvBytesOf(sequence));
-      if (roomy.length === 0) return undefined;
+    const roomy = this.#slices.filter((slice) => slice.kv_bytes_free >= slice.kvBytesOf(sequence));
+    if (roomy.length === 0) return undefined;
+    const { placement } = this.#options.policy;
+    if (placement === 'fewest')
       return roomy.reduce((best, next) => (next.sequences.length < best.sequences.length ? next : best));
-    }
-    const byId = (id: string): StreamingSlice => this.#slices.find((slice) => slice.id === id)!;
-    const { slice } = placeOnSlice(
-      {
-        model: models[sequence.model]!.name,
-        kv_bytes: this.#slices[0]!.kvBytesOf(sequence),
-        ...slo,
-        on: (id) => {
-          const { ms, link_bytes } = byId(id).iteration(sequence.model, 1);
-          const prompt_ms = byId(id).promptTime_ms(sequence.model, sequence.input_tokens);
-          return { iteration_ms: ms, link_bytes, prompt_ms };
-        },
-      },
-      this.#slices.map((own) => own.state()),
-      this.#links,
-    );
-    return slice === undefined ? undefined : byId(slice);
+    const { name } = this.#options.models[sequence.model]!;
+    const told = new Map(this.#slices.map((slice) => [slice, slice.told(sequence.model)]));
+    const candidates = roomy.map((slice): Candidate => {
+      const own = told.get(slice)!;
+      const isBeside = ({ link }: ToldDevice): boolean => link === own.link && placement === 'budgets';
+      const beside = [...told.values()].filter((device) => device === own || isBeside(device));
+      return {
+        session_id: slice.id,
+        running: slice.sequences.filter(({ model }) => model === sequence.model).length,
+        max_sequences,
+        ...{ waiting: 0, unreported: 0, unanswered: 0, kv_tokens_total: 0, kv_tokens_used: 0 },
+        native: true,
+        cpu: false,
+        budget_load: placement === 'batches' ? undefined : requestLoad(name, own, beside),
+      };
+    });
+    const request = { now_ms: this.#now_ms, expected_ms: 0, expected_tokens: 0 };
+    const chosen = order.choose(candidates, request, [], this.#sequences.length);
+    return roomy.find(({ id }) => id === chosen?.session_id);
   }
 
   #begin(slice: StreamingSlice): void {

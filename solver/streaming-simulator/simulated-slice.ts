@@ -1,4 +1,5 @@
-import { chunk_settings, nextChunk_tokens } from '../streaming/chunk-control.ts';
+import { nextChunk_tokens } from '../streaming/chunk-control.ts';
+import { hostLink } from '../streaming/host-link.ts';
 import type { ResidentShares } from '../streaming/iteration-cost.ts';
 import {
   countedRate_bytes_per_s,
@@ -7,8 +8,8 @@ import {
   observeTransfer,
 } from '../streaming/link-estimate.ts';
 import type { StreamedModel } from '../streaming/model-products.ts';
+import type { ToldDevice, ToldModel } from '../streaming/request-load.ts';
 import { residentTensors, type StreamedTensor } from '../streaming/resident-share.ts';
-import type { ModelInUse, SliceState } from '../streaming/slice-placement.ts';
 import type { CatalogueRequest } from './catalogue.ts';
 import type { SimulatedSlice } from './machine.ts';
 import type { IterationShape, SliceCosts } from './slice-costs.ts';
@@ -106,39 +107,32 @@ export class StreamingSlice {
     this.sequences.push(sequence);
   }
 
-  /** What placement looks at. */
-  state(): SliceState {
-    const { models, slo } = this.#options;
-    const used = [...new Set(this.sequences.map(({ model }) => model))];
-    const in_use = used.map((model): ModelInUse => {
-      const { ms, link_bytes } = this.iteration(model, 0);
-      return { model: models[model]!.name, iteration_ms: ms, link_bytes, tpot_ms: slo.tpot_ms };
-    });
-    const prompts_ms = this.sequences.reduce(
-      (sum, { model, prompt_left }) => sum + (prompt_left > 0 ? this.promptTime_ms(model, prompt_left) : 0),
-      0,
-    );
-    return { id: this.id, link: this.link, in_use, kv_bytes_free: this.kv_bytes_free, prompts_ms };
+  /** What its worker would tell of the models that it computes, and of one that is asked for. */
+  told(asked: number): ToldDevice {
+    const { models, slice, slo } = this.#options;
+    const used = [...new Set([asked, ...this.sequences.map(({ model }) => model)])];
+    const told: ToldDevice = {
+      id: this.id,
+      link: this.link,
+      assumed: hostLink(slice.device),
+      models: used.map((model): ToldModel => {
+        const { busy_ms, link_bytes } = this.#decoding(model);
+        const requests = this.sequences.filter((sequence) => sequence.model === model).length;
+        const { tpot_ms } = slo;
+        return { model: models[model]!.name, requests, compute_ms: busy_ms, step_bytes: link_bytes, tpot_ms };
+      }),
+    };
+    const { reached_bytes_per_s } = this.estimate;
+    if (reached_bytes_per_s) told.reached_bytes_per_s = reached_bytes_per_s;
+    return told;
   }
 
-  /** A decoding iteration of what is here, with so many sequences more, at the slice's own rate of the link. */
-  iteration(model: number, more: number): { ms: number; link_bytes: number } {
-    const decoding = this.sequences.filter((sequence) => sequence.model === model).length + more;
-    const shape = { decoding: Math.max(1, decoding), input_tokens: 0, decode_keys: 0, prompt_keys: 0 };
+  /** An iteration that decodes what is here. */
+  #decoding(model: number): { busy_ms: number; link_bytes: number } {
+    const decoding = Math.max(1, this.sequences.filter((sequence) => sequence.model === model).length);
+    const shape = { decoding, input_tokens: 0, decode_keys: 0, prompt_keys: 0 };
     const { costs, models } = this.#options;
-    return costs.at(models[model]!, shape, this.#resident[model]!, this.figures.link_bytes_per_s);
-  }
-
-  promptTime_ms(model: number, tokens: number): number {
-    const { costs, models } = this.#options;
-    const most = chunk_settings.chunk_tokens_max;
-    let ms = 0;
-    for (let done = 0; done < tokens; done += most) {
-      const input_tokens = Math.min(most, tokens - done);
-      const shape = { decoding: 0, input_tokens, decode_keys: 0, prompt_keys: done };
-      ms += costs.at(models[model]!, shape, this.#resident[model]!, this.estimate.bytes_per_s).ms;
-    }
-    return ms;
+    return costs.of(models[model]!, shape, this.#resident[model]!, this.figures.link_bytes_per_s);
   }
 
   /** Begins the next iteration; undefined where nothing is to be done. */
@@ -276,8 +270,11 @@ export class StreamingSlice {
       if (sequence.model === model) budget_ms = Math.min(budget_ms, left_ms);
       else others.set(sequence.model, Math.min(left_ms, others.get(sequence.model) ?? left_ms));
     }
-    for (const [other, left_ms] of others)
-      budget_ms = Math.min(budget_ms, left_ms - this.iteration(other, 0).ms);
+    for (const [other, left_ms] of others) {
+      const { busy_ms, link_bytes } = this.#decoding(other);
+      const own_ms = Math.max(busy_ms, (1000 * link_bytes) / this.figures.link_bytes_per_s);
+      budget_ms = Math.min(budget_ms, left_ms - own_ms);
+    }
     return budget_ms;
   }
 }

@@ -9,6 +9,8 @@ export interface LinkEstimate {
   announced_bytes_per_s: number;
   /** Transfers that were measured. */
   samples: number;
+  /** The most that it ever was, once enough were measured: what the link gives while neighbours are idle. */
+  reached_bytes_per_s?: number;
 }
 
 /**
@@ -19,9 +21,10 @@ const slower_weight = 0.5;
 const faster_weight = 0.1;
 /** Transfers shorter than this say more of latency than of the link. */
 const sample_bytes_min = 2 ** 20;
-/** Below this share of what was announced a link is called slow. */
+/** Below this share of what it gave at first, or of what is planned, a link is called slow. */
 const slow_share = 0.5;
-const slow_samples_min = 8;
+/** By then an odd first transfer has no more weight. Lower: told sooner; higher: less often in error. */
+const samples_min = 8;
 
 export function newLinkEstimate(announced_bytes_per_s: number): LinkEstimate {
   return { bytes_per_s: announced_bytes_per_s, announced_bytes_per_s, samples: 0 };
@@ -32,11 +35,14 @@ export function observeTransfer(estimate: LinkEstimate, bytes: number, seconds: 
   if (bytes < sample_bytes_min || !(seconds > 0)) return estimate;
   const measured = bytes / seconds;
   const weight = measured < estimate.bytes_per_s ? slower_weight : faster_weight;
-  return {
+  const after: LinkEstimate = {
     ...estimate,
     bytes_per_s: estimate.bytes_per_s + weight * (measured - estimate.bytes_per_s),
     samples: estimate.samples + 1,
   };
+  if (after.samples >= samples_min)
+    after.reached_bytes_per_s = Math.max(estimate.reached_bytes_per_s ?? 0, after.bytes_per_s);
+  return after;
 }
 
 /**
@@ -52,9 +58,20 @@ export function countedRate_bytes_per_s(
   return Math.min(bytes_per_s, share * announced_bytes_per_s);
 }
 
-/** Why streaming is slower than was planned for; undefined where it is not. */
-export function whySlow({ bytes_per_s, announced_bytes_per_s, samples }: LinkEstimate): string | undefined {
-  if (samples < slow_samples_min || bytes_per_s >= slow_share * announced_bytes_per_s) return undefined;
+/**
+ * Why streaming is slower than was planned for; undefined where it is not. A link may be so from the beginning: a slot
+ * of fewer lanes gives the first transfer no more than the last.
+ * @param planned_bytes_per_s absent: nobody has a figure for it
+ */
+export function whySlow(
+  { bytes_per_s, announced_bytes_per_s, samples }: LinkEstimate,
+  planned_bytes_per_s = 0,
+): string | undefined {
+  if (samples < samples_min) return undefined;
   const gb = (value: number): string => `${(value / 1e9).toFixed(1)} GB/s`;
-  return `the link gives ${gb(bytes_per_s)} of the ${gb(announced_bytes_per_s)} that it was said to have`;
+  const gives = `the link gives ${gb(bytes_per_s)} of the`;
+  if (bytes_per_s < slow_share * planned_bytes_per_s)
+    return `${gives} ${gb(planned_bytes_per_s)} that the plan assumes`;
+  if (bytes_per_s >= slow_share * announced_bytes_per_s) return undefined;
+  return `${gives} ${gb(announced_bytes_per_s)} that it gave at first`;
 }

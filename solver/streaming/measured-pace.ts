@@ -54,6 +54,11 @@ export function pace_ms({ points, link_ms }: MeasuredPace, rows: number): number
   return Math.max(link_ms, compute_ms(points, rows));
 }
 
+/** What it takes to compute so many rows, whatever the link gives. Undefined where nothing was seen. */
+export function computeTime_ms({ points }: MeasuredPace, rows: number): number | undefined {
+  return points.length === 0 ? undefined : compute_ms(points, rows);
+}
+
 /** Linear between points; beyond the last, as much a row as it is there, which is not too little. */
 function compute_ms(points: readonly PacePoint[], rows: number): number {
   let [low, high_ms] = [points[0]!, points[0]!.ms];

@@ -1,5 +1,5 @@
 /**
- * On which slice a request runs, where slices share the link of their superchip. A model in use on a slice needs one
+ * What runs on which slice, where slices share the link of their superchip. A model in use on a slice needs one
  * iteration in every time between two tokens; so slices have a budget of time, links one of bytes, and each slice one
  * of KV. A request of a model that is in use there joins its iterations, whose weights cross the link once for all.
  */
@@ -19,17 +19,14 @@ export interface SliceState {
   link: string;
   in_use: readonly ModelInUse[];
   kv_bytes_free: number;
-  /** Time that prompts which came before will take. */
-  prompts_ms: number;
 }
 
 export interface PlacedRequest {
   model: string;
   kv_bytes: number;
-  ttft_ms: number;
   tpot_ms: number;
   /** What it would take on each slice, by id. */
-  on: (slice: string) => { iteration_ms: number; link_bytes: number; prompt_ms: number };
+  on: (slice: string) => { iteration_ms: number; link_bytes: number };
 }
 
 export interface PlacementBudgets {
@@ -49,7 +46,7 @@ export interface PlacementVerdict {
   load: number;
 }
 
-type Budget = 'time' | 'the link' | 'time to the first token';
+type Budget = 'time' | 'the link';
 
 interface Weighed {
   state: SliceState;
@@ -58,9 +55,8 @@ interface Weighed {
 }
 
 /**
- * The slice whose tightest budget the request uses least; time to the first token is a budget, too. Joining a slice
- * where its model is in use loads no link any further, so requests of one model stay together until time is short
- * there. It waits where no slice has the KV.
+ * The slice whose tightest budget the request uses least. Joining a slice where its model is in use loads no link any
+ * further, so requests of one model stay together until time is short there. It waits where no slice has the KV.
  * @param links bytes a second of each link
  */
 export function placeOnSlice(
@@ -83,8 +79,22 @@ export function placeOnSlice(
   };
 }
 
+/**
+ * Of the budget that is tightest on a slice with the request; at most 1 where all hold.
+ * @param slices the others that use its link among them
+ */
+export function budgetLoad(
+  request: Omit<PlacedRequest, 'kv_bytes'>,
+  slice: SliceState,
+  slices: readonly SliceState[],
+  links: ReadonlyMap<string, number>,
+  budgets: PlacementBudgets = placement_budgets,
+): number {
+  return weigh(request, slice, linkDemands(slices), links, budgets).load;
+}
+
 /** Bytes a second that iterations which are due read over each link. */
-function linkDemands(slices: readonly SliceState[]): Map<string, number> {
+export function linkDemands(slices: readonly Pick<SliceState, 'link' | 'in_use'>[]): Map<string, number> {
   const demand = new Map<string, number>();
   for (const { link, in_use } of slices)
     demand.set(
@@ -99,13 +109,13 @@ function byteRate({ link_bytes, tpot_ms }: { link_bytes: number; tpot_ms: number
 }
 
 function weigh(
-  request: PlacedRequest,
+  request: Omit<PlacedRequest, 'kv_bytes'>,
   state: SliceState,
   demand: ReadonlyMap<string, number>,
   links: ReadonlyMap<string, number>,
   budgets: PlacementBudgets,
 ): Weighed {
-  const { iteration_ms, link_bytes, prompt_ms } = request.on(state.id);
+  const { iteration_ms, link_bytes } = request.on(state.id);
   const others = state.in_use.filter(({ model }) => model !== request.model);
   const known = state.in_use.find(({ model }) => model === request.model);
   const tpot_ms = Math.min(request.tpot_ms, known?.tpot_ms ?? Number.POSITIVE_INFINITY);
@@ -116,12 +126,9 @@ function weigh(
   const bytes_per_s =
     (demand.get(state.link) ?? 0) - (known ? byteRate(known) : 0) + byteRate({ link_bytes, tpot_ms });
   const link_share = bytes_per_s / (links.get(state.link) ?? Number.POSITIVE_INFINITY);
-  // While others read, a prompt's weights come as fast as the link allows.
-  const ttft_ms = (state.prompts_ms + prompt_ms) * Math.max(1, link_share);
   const loads: readonly (readonly [number, Budget])[] = [
     [time_share / budgets.time_share_max, 'time'],
     [link_share / budgets.link_share_max, 'the link'],
-    [ttft_ms / request.ttft_ms, 'time to the first token'],
   ];
   const [load, tightest] = loads.reduce((worst, next) => (next[0] > worst[0] ? next : worst));
   return { state, load, tightest };

@@ -11,7 +11,7 @@ import {
   sealTombstone,
 } from '../../mesh/record-codec.ts';
 import { isDialableHost } from '../../mesh/record-schema.ts';
-import { lifecycles, type SessionRecord } from '../../spec/session-record.ts';
+import { type DeviceDescription, lifecycles, type SessionRecord } from '../../spec/session-record.ts';
 import { metadata, recordOf } from './support.ts';
 
 const networkKey = new Uint8Array(32).fill(7);
@@ -56,6 +56,22 @@ describe('the encoding of a record', () => {
   test('what a newer member says beyond this version is dropped, not refused', () => {
     const newer = { ...recordOf(identity), mood: 'good' } as SessionRecord;
     expect(openRecord(sealRecord(newer, identity, networkKey), networkKey)).toEqual(recordOf(identity));
+  });
+});
+
+describe('the link of a device', () => {
+  const received = (link: unknown): unknown => {
+    const device = { kind: 'mig', model: 'x', memory_bytes: 1, isa: [], link } as DeviceDescription;
+    const record = recordOf(identity, { metadata: { ...metadata, devices: [device] } });
+    const [read] = openRecord(sealRecord(record, identity, networkKey), networkKey).metadata.devices;
+    expect(read).toMatchObject({ kind: 'mig', model: 'x' });
+    return read!.link;
+  };
+
+  test('is told as it is; what is no name is as if nothing had been told', () => {
+    expect(received('GPU-5f0a')).toBe('GPU-5f0a');
+    for (const bad of [undefined, null, 7, -1, {}, '\u001b[2J', 'x'.repeat(1025)])
+      expect(received(bad)).toBeUndefined();
   });
 });
 

@@ -37,6 +37,7 @@ import {
   type ScheduledRequest,
   scheduledRequest,
   sizesOf,
+  stepTime_ms,
 } from './scheduled-instance.ts';
 import { sharedView } from './shared-view.ts';
 
@@ -439,6 +440,12 @@ export class DeviceSchedule {
   /** When a refusal might turn out otherwise. */
   retryAfter_s(now_ms: number): number {
     return Math.max(1, Math.ceil(retryAfter(this.#device, now_ms, this.#settings) / 1000));
+  }
+
+  /** See `compute_ms` of `ModelLoad`. */
+  stepTime_ms(model: string, stats: EngineStats): number | undefined {
+    const instance = this.#of(model);
+    return instance && stepTime_ms(instance, stats);
   }
 
   isTooSlow(model: string): boolean {

@@ -4,7 +4,7 @@ import type { GrowingProfile } from '../../../solver/sharing/growing-profile.ts'
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import { type Slo, sloOf } from '../../../solver/sharing/slo.ts';
-import type { MeasuredPace } from '../../../solver/streaming/measured-pace.ts';
+import { computeTime_ms, type MeasuredPace } from '../../../solver/streaming/measured-pace.ts';
 import type { Engine, EngineStats, SwapPlace } from '../../../spec/engine-contract.ts';
 import type { Submission } from './messages.ts';
 
@@ -82,6 +82,21 @@ export function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats
     kv_bytes_max: stats.kv_bytes,
     kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
   };
+}
+
+/** See `compute_ms` of `ModelLoad`. Of streamed weights a profile has the wait for them, too: then it is their pace. */
+export function stepTime_ms(
+  { requests, pace, profile }: Pick<ScheduledInstance, 'requests' | 'pace' | 'profile'>,
+  { streamed }: Pick<EngineStats, 'streamed'>,
+): number | undefined {
+  const decoding = requests.filter(({ prefill_tokens_left }) => prefill_tokens_left === 0);
+  const batch = Math.max(1, decoding.length);
+  if (streamed) return pace && computeTime_ms(pace, batch);
+  const tokens = decoding.reduce(
+    (sum, { input_tokens, output_tokens }) => sum + input_tokens + output_tokens,
+    0,
+  );
+  return profile.decode_ms(batch, tokens / batch);
 }
 
 /** A request as it comes. @param slo of its model; absent: nothing is promised to it */

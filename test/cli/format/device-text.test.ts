@@ -185,6 +185,24 @@ describe('a device as text', () => {
     ]);
   });
 
+  it('says what is due of the link that weights are streamed over', () => {
+    const linesOf = (changes: Partial<SharedDevice>): string[] => {
+      const lines = deviceLines(device({ report: report(), ...changes }), options);
+      return lines.filter((line) => line.startsWith('  link'));
+    };
+    const linkOf = (link: NonNullable<SharedDevice['link']>): string[] => linesOf({ link });
+    expect(linesOf({})).toEqual([]);
+    const GiB = 1024 * MiB;
+    expect(
+      linkOf({ devices: 4, reading: 2, due_bytes_per_s: 120 * GiB, capacity_bytes_per_s: 350 * GiB }),
+    ).toEqual([
+      '  link to host memory that 4 devices share, 2 of them reading: 120 GiB/s are due of 350 GiB/s',
+    ]);
+    expect(linkOf({ devices: 1, reading: 0, due_bytes_per_s: 0 })).toEqual([
+      '  link to host memory of its own: 0 B/s are due',
+    ]);
+  });
+
   it('says how far a load is, and how fast', () => {
     const loading = [
       {

@@ -1,6 +1,7 @@
 /** Streamed models over devices that share links: where they run, and what of a link is left for one of them. */
 import { describe, expect, it } from 'vitest';
-import { slicesOfGpu } from '../../../solver/catalog/mig.ts';
+import { findDevice } from '../../../solver/catalog/devices.ts';
+import { migSlice, slicesOfGpu } from '../../../solver/catalog/mig.ts';
 import { comparableLaunch } from '../../../solver/placement/comparable-launch.ts';
 import {
   leastLoaded,
@@ -9,16 +10,22 @@ import {
   type StreamedDemand,
 } from '../../../solver/placement/link-budget.ts';
 import { place } from '../../../solver/placement/placement.ts';
+import { hostLink } from '../../../solver/streaming/host-link.ts';
 import type { NodeKindOffer } from '../../../spec/plan.ts';
 import { ask, gguf, gpus, planOf } from './support.ts';
 
 const gib = 2 ** 30;
 const native = { engines: { native: { available: true } } } as const;
 /** So many slices of an eighth of a GH200, seven to a GPU. */
-function slices(count: number, nodes: number): NodeKindOffer {
-  const model = 'GH200-96GB 1g.12gb';
-  const devices = { kind: 'mig', model, count, memory_bytes: 12 * gib } as const;
-  return { ...gpus('mig', 12, nodes, { ...native, count }), devices };
+const slices = (count: number, nodes: number): NodeKindOffer =>
+  slicesOf('GH200-96GB 1g.12gb', 12, count, nodes);
+/** Nodes with one GH200 in halves, which read nearly all that the link gives, and have memory for few layers. */
+const half = 'GH200-96GB 3g.48gb';
+const halves = (nodes: number): NodeKindOffer => slicesOf(half, 12, 2, nodes);
+
+function slicesOf(model: string, memory_gib: number, count: number, nodes: number): NodeKindOffer {
+  const devices = { kind: 'mig', model, count, memory_bytes: memory_gib * gib } as const;
+  return { ...gpus('mig', memory_gib, nodes, { ...native, count }), devices };
 }
 const streamed = (name: string, rate_per_s: number, more: object = {}) =>
   gguf(name, '70b', {
@@ -50,6 +57,7 @@ describe('budgets', () => {
     step_s: 0.1,
     steps_per_s,
     link_bytes_per_s: 100e9,
+    link_capacity_bytes_per_s: 100e9,
   });
   const on = (index: number, steps_per_s: number, time = 0) => ({
     index,
@@ -86,6 +94,36 @@ describe('budgets', () => {
     expect(share(50)).toBeCloseTo(0.49, 9);
     expect(linkShare(demand('m', 1), 0, [on(0, 1), on(1, 50)], whole)).toBe(1);
   });
+
+  it('leave small slices what they can read, until several of them fill the link', () => {
+    const narrow = { ...demand('m', 1), link_capacity_bytes_per_s: 400e9 };
+    const share = (others: number) => {
+      const busy = Array.from({ length: others }, (_, at) => on(at + 1, 10));
+      return linkShare(narrow, 0, [on(0, 1), ...busy], slices(7, 1));
+    };
+    expect([0, 1, 2].map(share)).toEqual([1, 1, 1]);
+    // Four hundred, less two hundredths for each further reader, in equal parts.
+    expect(share(3)).toBeCloseTo(0.94, 9);
+    expect(share(6)).toBeCloseTo((4 * 0.88) / 7, 9);
+  });
+});
+
+describe('what a device reads of host memory', () => {
+  const of = (model: string) => hostLink(migSlice(model)?.device ?? findDevice(model));
+
+  it('is less than its link gives where it is a small slice and the link is fast', () => {
+    const whole_bytes_per_s = 0.85 * 450e9;
+    expect(of('GH200')).toMatchObject({
+      bytes_per_s: whole_bytes_per_s,
+      capacity_bytes_per_s: whole_bytes_per_s,
+    });
+    const small = of('GH200-96GB 1g.12gb');
+    expect(small.bytes_per_s).toBeCloseTo((2 / 7) * whole_bytes_per_s, 0);
+    expect(small.capacity_bytes_per_s).toBe(whole_bytes_per_s);
+    expect(of('GH200-96GB 7g.96gb').bytes_per_s).toBe(whole_bytes_per_s);
+    // PCIe is slow enough for one slice to fill.
+    expect(of('H100-80GB 1g.10gb').bytes_per_s).toBe(of('H100').bytes_per_s);
+  });
 });
 
 describe('a plan', () => {
@@ -104,7 +142,7 @@ describe('a plan', () => {
 
   it('divides models over GPUs whose links they would crowd, and says what is left where there is one', () => {
     const busy = ['a', 'b'].map((name) => streamed(name, 0.05));
-    const placed = (nodes: number) => place(ask(busy, [slices(7, nodes)]));
+    const placed = (nodes: number) => place(ask(busy, [halves(nodes)]));
     expect(placed(2).launches).toHaveLength(2);
     expect(planOf(placed(2), 'a').reasons.join()).not.toMatch(/share a link/);
     const one = placed(1);
@@ -112,13 +150,19 @@ describe('a plan', () => {
     const shares = ({ launches }: typeof one) =>
       launches.flatMap(({ units }) => units.map(({ memory }) => memory!.link_share));
     expect(shares(placed(2))).toEqual([undefined, undefined]);
-    expect(shares(one)).toEqual([expect.closeTo(0.49, 9), expect.closeTo(0.49, 9)]);
-    // Another share, by what neighbours are asked, is no matter of a job that runs.
+    const alone = hostLink(migSlice(half)!.device);
+    const left = (0.49 * alone.capacity_bytes_per_s) / alone.bytes_per_s;
+    expect(shares(one)).toEqual([expect.closeTo(left, 9), expect.closeTo(left, 9)]);
+    // Another share, by what neighbours are asked, is no matter of a job that runs; nor one that knew no rate.
     const [launch] = one.launches;
-    const units = launch!.units.map((unit) => ({ ...unit, memory: { ...unit.memory!, link_share: 0.7 } }));
+    const units = launch!.units.map((unit) => {
+      const { link_bytes_per_s, ...memory } = unit.memory!;
+      expect(link_bytes_per_s).toBe(alone.bytes_per_s);
+      return { ...unit, memory: { ...memory, link_share: 0.7 } };
+    });
     expect(comparableLaunch({ ...launch!, units })).toEqual(comparableLaunch(launch!));
     expect(planOf(one, 'a').reasons.join()).toMatch(
-      /slices of GH200-96GB 1g\.12gb that stream share a link \(NVLink-C2C\): 49 % of it are left for one that streams, 190 GB\/s/,
+      /slices of GH200-96GB 3g\.48gb that stream share a link \(NVLink-C2C\): one of them has 57 % of what it would read alone, 190 GB\/s/,
     );
     const tpot_ms = (placement: typeof one) => planOf(placement, 'a').groups[0]!.predicted!.tpot_ms;
     expect(tpot_ms(one)).toBeGreaterThan(1.2 * tpot_ms(placed(2)));
@@ -129,7 +173,7 @@ describe('a plan', () => {
     const measured = place(
       ask(
         busy.map((model) => ({ ...model, seen })),
-        [slices(7, 1)],
+        [halves(1)],
       ),
     );
     expect(planOf(measured, 'a').reasons.join()).not.toMatch(/share a link/);
@@ -140,7 +184,7 @@ describe('a plan', () => {
     const seen = [
       { node_kind: 'mig', engine: 'native' as const, tensor: 1, pipeline: 1, link_bytes_per_s: 190e9 },
     ];
-    const plan = (models: typeof two) => place(ask(models, [slices(7, 2)]));
+    const plan = (models: typeof two) => place(ask(models, [halves(2)]));
     const [assumed, measured] = [plan(two), plan(two.map((model) => ({ ...model, seen })))];
     expect(assumed.launches).toHaveLength(1);
     expect(measured.launches).toEqual(assumed.launches);

@@ -103,6 +103,23 @@ describe('a replica over several jobs', () => {
         );
     });
 
+    it('takes nodes of another kind that lends for a replica that finds none of the first', () => {
+      const more = { ...nodes(1), tier: 'scavenger' as const, partitions: ['idle'] };
+      const kinds = [stable, { ...more, node_kind: 'spare' }, { ...more, node_kind: 'idle', nodes_total: 2 }];
+      const lending = ({ launches }: Placement) =>
+        launches.flatMap(({ node_kind, tier }) => (tier === 'scavenger' ? [node_kind] : []));
+      const three = place(asked(kinds, { replicas: 3 }));
+      expect(three.unplaced).toEqual([]);
+      expect(lending(three)).toEqual(['idle', 'idle', 'spare']);
+      expect(three.models[0]).toMatchObject({ replicas: 3 });
+      const four = place(asked(kinds, { replicas: 4 }));
+      expect(lending(four)).toEqual(['idle', 'idle', 'spare']);
+      expect(four.unplaced).toEqual([{ model: 'cut', replicas: 1 }]);
+      expect(four.rejected.map(({ because }) => because).join()).toContain(
+        'those of idle, spare that lend it stages, are taken',
+      );
+    });
+
     describe('by nodes with other devices', () => {
       const native = { native: { available: true } } as const;
       const first = gpus('A100-80GB', 80, 1, { count: 1, engines: native });

@@ -81,15 +81,28 @@ describe('pools of a model', () => {
     );
   });
 
-  test('are not on GPUs, whose KV is not sent', () => {
+  test('are on GPUs as on CPUs, on each or both', () => {
     const gpu = gpus('A100', 80, 2, { engines: { native: { available: true } } });
-    const { rejected, unplaced } = place({
-      ...question,
-      models: poolsOf(gguf('chat', '1b', { workload, pools: { prefill: {}, decode: {} } })),
-      node_kinds: [gpu],
-    });
-    expect(unplaced.map(({ model }) => model).sort()).toEqual(['chat (decode)', 'chat (prefill)']);
-    expect(rejected[0]).toMatchObject({ constraint: 'kv_transfer', node_kind: 'a100' });
+    const on = (node_kinds: PlacementQuestion['node_kinds'], pools: object): string[] => {
+      const question_of = {
+        ...question,
+        models: poolsOf(gguf('chat', '1b', { workload, pools })),
+        node_kinds,
+      };
+      const found = place(question_of);
+      expect(found.unplaced).toEqual([]);
+      expect(checkPlacement(question_of, found)).toEqual([]);
+      return units(found);
+    };
+    expect(on([gpu], { prefill: {}, decode: {} })).toEqual([
+      'chat+decode-0 decode on a100',
+      'chat+prefill-0 prefill on a100',
+    ]);
+    const prefill = { devices: { kind: 'gpu' } };
+    const decode = { devices: { kind: 'cpu' } };
+    expect(on([gpu, ...kinds], { prefill, decode }).join()).toMatch(
+      /^chat\+decode-0 decode on (xeon-8480\+|epyc),chat\+prefill-0 prefill on a100$/,
+    );
   });
 
   test('keep their replicas apart when a plan is made again', () => {

@@ -64,6 +64,20 @@ test('of nodes that have nothing now, the one that had the model lately; then wh
   ).toEqual(['a', 'b', 'd']);
 });
 
+test('stages keep out of the way of loads that are under way, as long as these are', () => {
+  const devices = on('abc', cuts(0), 'xyz');
+  const large = { ...starts, stage_bytes: [8e9, 8e9] };
+  const first = devicesForStages(cuts(0, 9), devices, large)!;
+  expect(first.devices).toEqual(['a', 'b']);
+  expect(first.marks).toEqual([{ server: 'y', source: 'peer', end_ms: now_ms + 4000 }]);
+  const [at, later] = [now_ms + 1000, now_ms + 5000].map((then_ms) =>
+    devicesForStages(cuts(0, 9), devices, { ...large, now_ms: then_ms, marks: first.marks }),
+  );
+  expect(at!.devices).toEqual(['a', 'c']);
+  expect(at!.marks).toHaveLength(2);
+  expect(later!.devices).toEqual(['a', 'b']);
+});
+
 test('a stage starts on a device that other models leave alone, though its node is further', () => {
   // b and c are on x, where the weights are, and others are on them; d is on y and empty.
   const devices = on('abcd', cuts(0), 'xxxy').map((device) =>

@@ -242,6 +242,8 @@ describe('layers that stay', () => {
     const cpu = cpus('Xeon-8480', 1, ['avx512f']);
     const { launches, models } = place(ask([gguf('m', '70b', asked)], [cpu]));
     expect(launches[0]!.units[0]!.memory!.resident_bytes).toBeUndefined();
+    // They have no link of their own.
+    expect(launches[0]!.units[0]!.memory!.link_bytes_per_s).toBeUndefined();
     expect(models[0]!.resident_bytes).toBeUndefined();
   });
 
@@ -259,6 +261,7 @@ describe('layers that stay', () => {
     const own_bytes = roomy.memory_bytes_per_node - roomy.page_cache_bytes!;
     expect(own_bytes - roomy.memory.device_bytes).toBe(ask([], []).settings.host_overhead_bytes);
     expect(roomy.memory.resident_bytes).toBeGreaterThan(10 * gib);
+    expect(roomy.memory.link_bytes_per_s).toBeUndefined();
     const tight = on(57);
     expect(tight.memory.resident_bytes).toBeLessThan(10 * gib);
     expect(tight.memory.resident_bytes).toBeGreaterThan(5 * gib);

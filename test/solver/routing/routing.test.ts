@@ -42,6 +42,7 @@ const arbitrary = fc
     cpu: fc.boolean(),
     too_slow: fc.boolean(),
     device_taken: fc.boolean(),
+    budget_load: fc.constantFrom(undefined, 0.2, 0.5, 0.9, 1, 1.3, 2, 40),
     weights: fc.option(
       fc.record({
         bytes: fc.constant(100),
@@ -133,7 +134,7 @@ describe('by engine', () => {
     );
   });
 
-  it('takes native replicas that fit: those too slow for their promise last, those that stand before others, those on CPUs first, of equals the fullest', () => {
+  it('takes native replicas that fit: those too slow for their promise or with time or link too short last, those that stand before others, those on CPUs first, of equals the fullest, of idle ones the least loaded', () => {
     fc.assert(
       fc.property(candidates, prompts, fc.nat(), (all, prompt, seed) => {
         const lasting = all.map((one) => ({ ...one, job_end_time_ms: undefined }));
@@ -141,16 +142,27 @@ describe('by engine', () => {
         const fitting = lasting.filter((one) => one.native && fits(one));
         if (fitting.length === 0) return;
         expect(fitting).toContain(chosen);
-        const fast = fitting.filter(({ too_slow }) => !too_slow);
         const stands = (one: Candidate): boolean => !one.weights?.resting || requestsAt(one) > 0;
+        const isOver = (one: Candidate): boolean => stands(one) && (one.budget_load ?? 0) > 1;
+        const fast = fitting.filter((one) => !one.too_slow && !isOver(one));
         const quick = fast.length > 0 ? fast : fitting;
         const standing = quick.filter(stands);
         const some = standing.length > 0 ? standing : quick;
         const onCpu = some.filter(({ cpu }) => cpu);
         const pool = onCpu.length > 0 ? onCpu : some;
         expect(pool).toContain(chosen);
-        if (standing.length > 0) expect(requestsAt(chosen!)).toBe(Math.max(...pool.map(requestsAt)));
-        else {
+        if (standing.length > 0) {
+          const within = pool.filter((one) => !isOver(one));
+          const least = (all: readonly Candidate[]): number =>
+            Math.min(...all.map(({ budget_load = 0 }) => budget_load));
+          if (within.length === 0) expect(chosen!.budget_load).toBe(least(pool));
+          else {
+            expect(within).toContain(chosen);
+            const most = Math.max(...within.map(requestsAt));
+            expect(requestsAt(chosen!)).toBe(most);
+            if (most === 0) expect(chosen!.budget_load ?? 0).toBe(least(within));
+          }
+        } else {
           const free = pool.filter(({ device_taken }) => !device_taken);
           const devices = free.length > 0 ? free : pool;
           const load_s = (one: Candidate): number => estimateLoad_s(one.weights!);
@@ -193,6 +205,17 @@ describe('by engine', () => {
     // It came back there, and its device is free again.
     table.report('near', [{ ...load('one', 100), running: 4, weights: undefined } as ModelLoad]);
     expect(ask('one')).toBe('farther');
+  });
+
+  it('chooses as ever where devices tell nothing of their links, or all the same', () => {
+    fc.assert(
+      fc.property(candidates, prompts, fc.nat(), fc.constantFrom(0.3, 1), (all, prompt, seed, load) => {
+        const untold = all.map((one) => ({ ...one, budget_load: undefined }));
+        const alike = all.map((one) => ({ ...one, budget_load: load }));
+        const chosen = policy.choose(untold, { ...asked, prompt }, [], seed)?.session_id;
+        expect(policy.choose(alike, { ...asked, prompt }, [], seed)?.session_id).toBe(chosen);
+      }),
+    );
   });
 
   it('fills one batch before it begins another, and then goes on to the next', () => {

@@ -1,10 +1,18 @@
 import { describe, expect, it } from 'vitest';
 import { findModel } from '../../../solver/catalog/known-models.ts';
 import { streamedModel } from '../../../solver/streaming/model-products.ts';
-import { drawCatalogue, longTail } from '../../../solver/streaming-simulator/catalogue.ts';
+import {
+  type CatalogueRequest,
+  drawCatalogue,
+  longTail,
+} from '../../../solver/streaming-simulator/catalogue.ts';
 import { gh200Machine } from '../../../solver/streaming-simulator/machine.ts';
 import { streamingFigures } from '../../../solver/streaming-simulator/outcome.ts';
-import { type StreamingPolicy, serveStreaming } from '../../../solver/streaming-simulator/serving.ts';
+import {
+  type StreamingOutcome,
+  type StreamingPolicy,
+  serveStreaming,
+} from '../../../solver/streaming-simulator/serving.ts';
 
 const machine = gh200Machine(['4g.48gb', '3g.48gb']);
 const models = ['llama-3.1-8b', 'qwen3-30b-a3b'].map((name) =>
@@ -13,7 +21,7 @@ const models = ['llama-3.1-8b', 'qwen3-30b-a3b'].map((name) =>
 const slo = { ttft_ms: 2000, tpot_ms: 200 };
 const policy: StreamingPolicy = {
   name: 'everything',
-  placement: true,
+  placement: 'budgets',
   chunk_control: true,
   kernels: 'chosen',
   keep_tensors: true,
@@ -40,7 +48,7 @@ describe('streamed models on slices', () => {
       serveStreaming(both, {
         machine: gh200Machine(chips === 1 ? ['4g.48gb', '3g.48gb'] : ['4g.48gb'], chips),
         models,
-        policy: { ...nothing_stays, placement: false },
+        policy: { ...nothing_stays, placement: 'fewest' },
         slo,
       }).sequences[0]!.done_ms;
     expect(served(1)).toBeGreaterThan(1.15 * served(2));
@@ -51,7 +59,7 @@ describe('streamed models on slices', () => {
     const prompt = { model: 0, arrival_ms: 0, input_tokens: 16_384, output_tokens: 1 };
     const tokens = { model: 0, arrival_ms: 1, input_tokens: 16, output_tokens: 20 };
     const run = (kernels: StreamingPolicy['kernels'], own = two, requests = [prompt, tokens]) => {
-      const served = { ...nothing_stays, placement: false, kernels };
+      const served: StreamingPolicy = { ...nothing_stays, placement: 'fewest', kernels };
       const outcome = serveStreaming(requests, { machine: own, models, policy: served, slo });
       const { first_ms, done_ms } = outcome.sequences.at(-1)!;
       const prompt_ms = outcome.sequences[0]!.done_ms;
@@ -88,6 +96,37 @@ describe('streamed models on slices', () => {
       expect(told.link_bytes).toBeGreaterThan(1.1 * once_bytes);
       expect(noticed.link_bytes).toBeLessThan(1.02 * once_bytes);
       expect(noticed.prompt_ms).toBeLessThan((1000 * 1.05 * once_bytes) / 60e9);
+    });
+  });
+
+  describe('where several slices could have a request', () => {
+    const two = gh200Machine(['3g.48gb', '3g.48gb'], 2);
+    const served = (placement: StreamingPolicy['placement'], requests: readonly CatalogueRequest[]) =>
+      serveStreaming(requests, { machine: two, models, policy: { ...nothing_stays, placement }, slo });
+    // Steps of the first take most of a slice's time, and one more of its link.
+    const first = { model: 0, arrival_ms: 60_000, input_tokens: 16, output_tokens: 400 };
+    const second = { ...first, model: 1, arrival_ms: 60_100, output_tokens: 100 };
+    const over = { model: 0, arrival_ms: 0, input_tokens: 1, output_tokens: 1 };
+    const pace = ({ sequences }: StreamingOutcome, at: number): number =>
+      (sequences[at]!.done_ms - sequences[at]!.first_ms) / (sequences[at]!.output_tokens - 1);
+
+    it('it goes to a link that nobody reads over, and each has all of its own', () => {
+      const alone_ms = pace(served('budgets', [second]), 0);
+      // What came before draws lots between equal places: none of them leads to a neighbour of the first.
+      const besideFirst = (placement: StreamingPolicy['placement']): number[] =>
+        [0, 1, 2, 3, 4, 5].map((count) => {
+          const before = Array.from({ length: count }, () => over);
+          return pace(served(placement, [...before, first, second]), count + 1) / alone_ms;
+        });
+      for (const slower of besideFirst('budgets')) expect(slower).toBeCloseTo(1, 6);
+      expect(Math.max(...besideFirst('time'))).toBeGreaterThan(1.2);
+    });
+
+    it('it joins the batch of its model, whose weights cross once for both', () => {
+      const joined = served('budgets', [first, { ...second, model: 0 }]);
+      const alone = served('budgets', [first]);
+      const prompt_bytes = models[0]!.dense_bytes;
+      expect(joined.link_bytes).toBeLessThan(alone.link_bytes + 1.1 * prompt_bytes);
     });
   });
 

@@ -113,11 +113,33 @@ describe('the estimate of a link', () => {
     expect(observeTransfer(told, 2 ** 30, 0)).toBe(told);
   });
 
+  it('remembers the most that it was, but for a first transfer that was odd', () => {
+    expect(estimateAfter(Array.from({ length: 7 }, () => 20e9)).reached_bytes_per_s).toBeUndefined();
+    const alone = estimateAfter(Array.from({ length: 60 }, () => 20e9));
+    expect(alone.reached_bytes_per_s! / 20e9).toBeCloseTo(1, 1);
+    // A neighbour reads, and later it does not.
+    const beside = estimateAfter(
+      Array.from({ length: 60 }, () => 5e9),
+      alone,
+    );
+    expect(beside.bytes_per_s / 5e9).toBeCloseTo(1, 1);
+    expect(beside.reached_bytes_per_s).toBe(alone.reached_bytes_per_s);
+    const faster = estimateAfter(
+      Array.from({ length: 60 }, () => 40e9),
+      beside,
+    );
+    expect(faster.reached_bytes_per_s).toBe(faster.bytes_per_s);
+    expect(faster.bytes_per_s / 40e9).toBeCloseTo(1, 1);
+  });
+
   it('says when a link is slower than it was said to be, once that is sure', () => {
     expect(whySlow(estimateAfter([1e9]))).toBeUndefined();
     expect(whySlow(estimateAfter(Array.from({ length: 20 }, () => 20e9)))).toBe(
-      'the link gives 20.0 GB/s of the 100.0 GB/s that it was said to have',
+      'the link gives 20.0 GB/s of the 100.0 GB/s that it gave at first',
     );
-    expect(whySlow(estimateAfter(Array.from({ length: 20 }, () => 90e9)))).toBeUndefined();
+    const right = estimateAfter(Array.from({ length: 20 }, () => 90e9));
+    expect(whySlow(right)).toBeUndefined();
+    expect(whySlow(right, 170e9)).toBeUndefined();
+    expect(whySlow(right, 200e9)).toBe('the link gives 90.0 GB/s of the 200.0 GB/s that the plan assumes');
   });
 });

@@ -17,15 +17,13 @@ const idle = (id: string, link = 'chip-0'): SliceState => ({
   link,
   in_use: [],
   kv_bytes_free: 4 * gb,
-  prompts_ms: 0,
 });
 const llama = { model: 'llama', iteration_ms: 40, link_bytes: 16 * gb, tpot_ms: 100 };
 const asked = (over: Partial<PlacedRequest> = {}): PlacedRequest => ({
   model: 'llama',
   kv_bytes: gb,
-  ttft_ms: 1000,
   tpot_ms: 100,
-  on: () => ({ iteration_ms: 40, link_bytes: 16 * gb, prompt_ms: 50 }),
+  on: () => ({ iteration_ms: 40, link_bytes: 16 * gb }),
   ...over,
 });
 
@@ -49,15 +47,10 @@ describe('placement on slices of shared links', () => {
       idle('c'),
     ];
     const slow = asked({
-      on: (slice) => ({ iteration_ms: 40, link_bytes: 16 * gb, prompt_ms: slice === 'a' ? 60 : 50 }),
+      on: (slice) => ({ iteration_ms: slice === 'a' ? 50 : 40, link_bytes: 16 * gb }),
     });
     // Anywhere else there would be 480 GB/s on the link.
     expect(placeOnSlice(slow, both, links)).toMatchObject({ slice: 'a' });
-  });
-
-  it('goes where fewer prompts wait', () => {
-    const busy = { ...idle('a'), prompts_ms: 900 };
-    expect(placeOnSlice(asked(), [busy, idle('b')], links).slice).toBe('b');
   });
 
   it('exceeds budgets least where they hold nowhere, and waits only for KV', () => {
@@ -77,7 +70,6 @@ describe('placement on slices of shared links', () => {
     fc.record({
       link: fc.constantFrom('chip-0', 'chip-1'),
       kv_bytes_free: fc.constantFrom(0, 2 * gb),
-      prompts_ms: fc.integer({ min: 0, max: 2000 }),
       in_use: fc.array(
         fc.record({
           model: fc.constantFrom('llama', 'qwen', 'mixtral'),
@@ -132,8 +124,7 @@ describe('placement on slices of shared links', () => {
       .flatMap(({ in_use }) => in_use)
       .reduce((sum, { link_bytes, tpot_ms }) => sum + (1000 * link_bytes) / tpot_ms, 0);
     const link = bytes_per_s / links.get(target.link)!;
-    const ttft_ms = (target.prompts_ms + 50) * Math.max(1, link);
     const { time_share_max, link_share_max } = placement_budgets;
-    return Math.max(time / time_share_max, link / link_share_max, ttft_ms / 1000);
+    return Math.max(time / time_share_max, link / link_share_max);
   }
 });

@@ -248,6 +248,20 @@ describe('a prompt beside a sequence whose token is soon due', () => {
     expect(device.schedule.instances(0)[0]!.streamed).toEqual(streamed);
   });
 
+  it('is no part of what a step takes to compute, nor is the wait for weights', () => {
+    const streamed = { arena_bytes: 1e6, resident_bytes: 0, step_bytes: 40e6, link_bytes_per_s: 1e9 };
+    const lies = chosenAfter(undefined).device;
+    const stats = (device: Scheduled): EngineStats => device.engines.get('m')!.stats();
+    // By its profile, which has the whole iteration.
+    const lying_ms = lies.schedule.stepTime_ms('m', stats(lies))!;
+    expect(lying_ms).toBeGreaterThan(4);
+    const { device } = chosenAfter({ ...streamed, waited_ms: 0 }, 3);
+    expect(device.schedule.stepTime_ms('m', stats(device))).toBeCloseTo(2, 6);
+    expect(device.schedule.stepTime_ms('unknown', stats(device))).toBeUndefined();
+    const fresh = new Scheduled(['m']);
+    expect(fresh.schedule.stepTime_ms('m', stats(device))).toBeUndefined();
+  });
+
   it('does not where arithmetic takes longer than the token may wait', () => {
     const streamed = { arena_bytes: 1e6, resident_bytes: 0, step_bytes: 1e6, link_bytes_per_s: 1e9 };
     // A row takes all of an iteration's 5 ms, and twenty more a hundred.
