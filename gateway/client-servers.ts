@@ -8,6 +8,7 @@ import {
 import { createServer as createHttpsServer, type Server as HttpsServer } from 'node:https';
 import type { Server as NetServer, Socket } from 'node:net';
 import type { SecureContextOptions } from 'node:tls';
+import { sendPastStream } from '../native/socket-send.ts';
 import { limits } from '../spec/wire.ts';
 import type { ClientConnections } from './client-connections.ts';
 import type { HeldName } from './holder/messages.ts';
@@ -65,6 +66,7 @@ export class ClientServers implements Accepting {
     const socket = createHttpServer(settings, answer);
     socket.maxConnections = limits.connections;
     socket.on('clientError', (error, client) => refuseConnection(error, client as Socket));
+    for (const plain of tls ? [socket] : [port, socket]) plain.on('connection', sendPastStream);
     this.servers = { port, socket };
   }
 

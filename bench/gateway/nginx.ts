@@ -38,6 +38,9 @@ export interface StaticUpstream {
   answer: string;
 }
 
+/** Of an answer's head by nginx, at most. */
+const head_bytes = 512;
+
 /**
  * Writes the config of an upstream that answers every request at once with the same bytes, over TLS 1.3 and without.
  */
@@ -52,6 +55,8 @@ export function writeUpstreamConfig(folder: string, upstream: StaticUpstream): s
   writeFileSync(join(folder, 'upstream.pem'), upstream.certificate_pem);
   writeFileSync(join(folder, 'upstream.key'), upstream.private_key_pem, { mode: 0o600 });
   const file = join(folder, 'upstream.conf');
+  // The head counts too: a first heartbeat at this pace would be what a gateway's first answer waits for.
+  const pace = `limit_rate ${Buffer.byteLength(line)}; limit_rate_after ${head_bytes + Buffer.byteLength(line)};`;
   const locations = `    location = /v1/models { try_files /models.json =404; }
     location / { error_page 405 =200 /answer.json; try_files /answer.json =404; }`;
   writeFileSync(
@@ -66,7 +71,7 @@ export function writeUpstreamConfig(folder: string, upstream: StaticUpstream): s
     ssl_certificate ${join(folder, 'upstream.pem')};
     ssl_certificate_key ${join(folder, 'upstream.key')};
     ssl_protocols TLSv1.3;
-    location = /hpcserve/v1/watch { limit_rate ${Buffer.byteLength(line)}; try_files /watch.jsonl =404; }
+    location = /hpcserve/v1/watch { ${pace} try_files /watch.jsonl =404; }
 ${locations}
   }
   server {

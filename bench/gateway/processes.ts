@@ -5,7 +5,7 @@ import { median } from './median.ts';
 import type { Pinned } from './process.ts';
 import type { Pace } from './requests.ts';
 import { readStreams } from './sse.ts';
-import { measureRest, pacedModels } from './streams.ts';
+import { measureRest, pacedModels, warmUps } from './streams.ts';
 
 type Gateway = Pinned & { url: string };
 
@@ -19,7 +19,6 @@ export interface ProcessesStage {
   hasCores: boolean;
 }
 
-const warmUps = 3;
 const rounds = 7;
 const saturation = { connections: 64, duration_s: 2 };
 const streamLoads: readonly (Pace & { streams: number })[] = [

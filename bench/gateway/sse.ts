@@ -32,12 +32,13 @@ export async function readStreams(
       read.open_max = Math.max(read.open_max, open);
       askNext();
     };
-    reading.push(
-      readStream(url, key, body, agent, begun).then((events) => {
-        read.events += events;
-        open--;
-      }),
-    );
+    const one = readStream(url, key, body, agent, begun).then((events) => {
+      read.events += events;
+      open--;
+    });
+    // It is waited for in its turn; one that breaks before must not end the process, and leave who listens for it.
+    one.catch(() => {});
+    reading.push(one);
   };
   try {
     for (let count = 0; count < opening; count++) askNext();

@@ -1,4 +1,5 @@
 /** What runs while the bench measures: upstreams, nginx, and the gateway as a process, each on cores of its own. */
+import { execFileSync } from 'node:child_process';
 import { openSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
@@ -77,6 +78,7 @@ export async function openStage(
   processes?: number,
 ): Promise<GatewayStage> {
   const { placed, proxyCores, loadCores } = placeOnCores(processes);
+  pinOwn(programs.taskset, loadCores);
   const start = starter(folder, programs, closers);
   const mesh_folder = join(folder, 'mesh');
   const registry = await RendezvousRegistry.open(mesh_folder, { create: true });
@@ -137,6 +139,16 @@ export async function openStage(
     start,
     startGateway,
   };
+}
+
+/**
+ * This process reads the streams: a scheduler that could, would wake it on the core of the proxy that writes to it, in
+ * the proxy's place.
+ */
+function pinOwn(taskset: string, cores: readonly number[]): void {
+  execFileSync(taskset, ['--all-tasks', '--cpu-list', '--pid', cores.join(','), String(process.pid)], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
 }
 
 function placeOnCores(processes: number | undefined) {

@@ -124,7 +124,7 @@ async function measureLoads(scene: Scene, parts: readonly PartName[], results: R
   const columns = await measureLatency({ ...scene, contenders: routers }, 'half of its own limit', half);
   for (const column of columns) results.add(...compare(column));
   results.show(columns);
-  const both = routers.filter(({ name }) => name === ours || name === rival);
+  const both = routers.filter(({ name }) => (name === ours || name === rival) && rate.rounds.has(name));
   if (both.length < 2) return;
   const rate_per_s = Math.min(...both.map(half));
   const at = `${rate_per_s.toFixed(0)}/s, half of the lower limit`;

@@ -5,44 +5,25 @@ import { median } from '../gateway/median.ts';
 import { pacedRequest, requestBody } from '../gateway/requests.ts';
 import { readStreams } from '../gateway/sse.ts';
 import type { GatewayStage } from '../gateway/stage.ts';
-import { streamLoads } from '../gateway/streams.ts';
+import { streamLoads, warmUps } from '../gateway/streams.ts';
 import type { Contender, Target } from './contender.ts';
 import { untilAnswered } from './contenders.ts';
+import { roundsOf } from './rounds.ts';
 import type { Column, Metric } from './side-by-side.ts';
 
 const saturation = { connections: 64, duration_s: 2 };
-/** Of gateways that run for weeks, compilers have done their work. */
-const warmUps = 3;
 const steady = { duration_s: 4, clients: 32 };
-/** All are open for seconds. */
-const many = { streams: 2000, events: 40, pause_ms: 1000, opening: 32 };
+/**
+ * All are open for seconds. A gateway that keeps the head of an answer until its first event has them begin with the
+ * beat of their upstream, `opening` at a time.
+ */
+const many = { streams: 2000, events: 45, pause_ms: 1000, opening: 64 };
 
 export interface Scene {
   stage: GatewayStage;
   contenders: readonly Contender[];
   rounds: number;
   log: (line: string) => void;
-}
-
-/** Figures of each contender, one a round. Who is first is another in every round. */
-async function roundsOf(
-  { contenders, rounds }: Pick<Scene, 'contenders' | 'rounds'>,
-  warm_ups: number,
-  measure: (contender: Contender) => Promise<readonly number[]>,
-): Promise<Map<string, number[]>[]> {
-  for (let turn = 0; turn < warm_ups; turn++) for (const contender of contenders) await measure(contender);
-  const figures: Map<string, number[]>[] = [];
-  for (let round = 0; round < rounds; round++) {
-    const first = round % contenders.length;
-    for (const contender of [...contenders.slice(first), ...contenders.slice(0, first)]) {
-      const measured = await measure(contender);
-      for (const [at, value] of measured.entries()) {
-        figures[at] ??= new Map(contenders.map(({ name }) => [name, []]));
-        figures[at].get(contender.name)!.push(value);
-      }
-    }
-  }
-  return figures;
 }
 
 const requestsMetric: Metric = {
@@ -61,7 +42,7 @@ const requestCpuMetric: Metric = {
 /** Requests per second, and CPU time of each. Behind an agent the engine is what is slow: its rate says nothing. */
 export async function measureRequests(scene: Scene): Promise<{ rate: Column; cpu: Column }> {
   const { stage, log } = scene;
-  const [rate, cpu] = await roundsOf(scene, warmUps, async ({ name, instant }) => {
+  const [rate, cpu] = await roundsOf({ ...scene, warm_ups: warmUps }, async ({ name, instant }) => {
     const before_us = instant.cpu_us();
     const load = loadOf(stage, instant);
     const { requests, requests_per_s } = await saturate(stage.programs.wrk, load, saturation);
@@ -77,7 +58,7 @@ export async function measureRequests(scene: Scene): Promise<{ rate: Column; cpu
 export async function measureEvents(scene: Scene): Promise<{ streams: number; cpu: Column }[]> {
   const columns: { streams: number; cpu: Column }[] = [];
   for (const { streams, ...pace } of streamLoads) {
-    const [rounds] = await roundsOf(scene, 1, async ({ name, paced }) => {
+    const [rounds] = await roundsOf({ ...scene, warm_ups: warmUps }, async ({ name, paced }) => {
       const before_us = paced.cpu_us();
       const body = pacedRequest(paced.model, pace);
       const { events } = await readStreams(paced.url, scene.stage.key, body, streams);
@@ -115,7 +96,7 @@ export async function measureLatency(
   rateOf: (contender: Contender) => number,
 ): Promise<Column[]> {
   const { stage, log } = scene;
-  const rounds = await roundsOf(scene, 0, async (contender) => {
+  const rounds = await roundsOf({ ...scene, warm_ups: 0 }, async (contender) => {
     const load = { rate_per_s: rateOf(contender), ...steady };
     const { h2load } = stage.programs;
     const direct = await fixedRate(
@@ -138,7 +119,11 @@ export async function measureLatency(
 
 /** Half of what each one can do, requests per second. */
 export function halfOf({ rounds }: Column): (contender: Contender) => number {
-  return ({ name }) => median(rounds.get(name)!) / 2;
+  return ({ name }) => {
+    const own = rounds.get(name);
+    if (own === undefined) throw new Error('its requests per second are not known');
+    return median(own) / 2;
+  };
 }
 
 /** Memory with many streams that flow. */
@@ -161,13 +146,16 @@ export async function measureMemory({ stage, contenders, log }: Scene): Promise<
 /** From the start of its process to its first answer, ms. */
 export async function measureStart(scene: Scene): Promise<Column> {
   const contenders = scene.contenders.filter(({ restart }) => restart !== undefined);
-  const [rounds] = await roundsOf({ ...scene, contenders }, 0, async ({ name, instant, restart }) => {
-    const began_ms = await restart!();
-    await untilAnswered(instant.url, scene.stage.key);
-    const ms = performance.now() - began_ms;
-    scene.log(`${name}: first answer after ${ms.toFixed(0)} ms`);
-    return [ms];
-  });
+  const [rounds] = await roundsOf(
+    { ...scene, contenders, warm_ups: 0 },
+    async ({ name, instant, restart }) => {
+      const began_ms = await restart!();
+      await untilAnswered(instant.url, scene.stage.key);
+      const ms = performance.now() - began_ms;
+      scene.log(`${name}: first answer after ${ms.toFixed(0)} ms`);
+      return [ms];
+    },
+  );
   return {
     metric: { what: 'time from start to first answer', short: 'first answer', unit: 'ms', better: 'less' },
     rounds: rounds!,

@@ -45,6 +45,7 @@ export interface BatchesOptions {
 /** A batch that this gateway works on, or is about to. */
 interface Running {
   key_id: string;
+  input_file_id: string;
   /** The key whose limits its key has: keys that are derived from it get no more lanes than it. */
   owner: string;
   stop: AbortController;
@@ -112,7 +113,7 @@ export class Batches {
     try {
       for (const batch of await this.#all(folder, key.id, onUnreadable))
         if (!isEnded(batch) && batch.gateway === this.#gateway && !this.#running.has(batch.id))
-          this.#begin(key.id, batch, this.#enter(key, batch.id));
+          this.#begin(key.id, batch, this.#enter(key, batch));
     } catch (error) {
       onUnreadable(error);
     }
@@ -146,7 +147,7 @@ export class Batches {
       ...asked,
     };
     // Counted before it is written down: others of the key may come meanwhile.
-    const run = this.#enter(key, batch.id);
+    const run = this.#enter(key, batch);
     try {
       await put(batches, key.id, batch);
     } catch (error) {
@@ -198,16 +199,17 @@ export class Batches {
       });
   }
 
-  #enter(key: ApiKey, batch_id: string): Running {
+  #enter(key: ApiKey, { id, input_file_id }: KeptBatch): Running {
     const run: Running = {
       key_id: key.id,
+      input_file_id,
       owner: limitsKeyOf(key),
       stop: new AbortController(),
       cancelling_at: undefined,
       problem: undefined,
       ended: Promise.resolve(),
     };
-    this.#running.set(batch_id, run);
+    this.#running.set(id, run);
     return run;
   }
 
@@ -216,15 +218,16 @@ export class Batches {
     run.ended = this.#work(key_id, batch, run).finally(() => this.#running.delete(batch.id));
   }
 
-  /** However long a batch runs or waits, nothing of it is over its time. */
+  /** However long a batch runs or waits, nothing of it is over its time; nor are its requests, read when it begins. */
   async #renew(folder: SealedFolder): Promise<void> {
-    for (const [batch_id, { key_id }] of this.#running)
-      await folder
-        .renew(key_id, (id) => isOfBatch(id, batch_id))
-        .catch((error: Error) => {
-          const reason = systemMessage(error);
-          this.#options.log.warn({ batch: batch_id, reason }, 'what is kept of a batch cannot be renewed');
-        });
+    for (const [batch_id, { key_id, input_file_id }] of this.#running)
+      try {
+        await folder.renew(key_id, (id) => isOfBatch(id, batch_id));
+        await this.#files(key_id).renew(input_file_id);
+      } catch (error) {
+        const reason = systemMessage(error as Error);
+        this.#options.log.warn({ batch: batch_id, reason }, 'what is kept of a batch cannot be renewed');
+      }
   }
 
   get #isClosing(): boolean {

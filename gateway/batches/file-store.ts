@@ -83,6 +83,12 @@ export class FileStore {
     return pieces;
   }
 
+  /** Lets the time of a file begin anew. @throws the system's error */
+  async renew(id: string): Promise<void> {
+    const ids = [id, infoIdOf(id)];
+    await this.#folder.renew(this.#key_id, (one) => ids.includes(one));
+  }
+
   /** @throws E_KEPT_UNKNOWN */
   async remove(id: string): Promise<void> {
     await this.find(id);

@@ -1,4 +1,5 @@
 import { Duplex } from 'node:stream';
+import type { DirectConnection } from '../../host/write-events.ts';
 import type { Channel } from './channel.ts';
 import type { ChannelBytes } from './frame-writer.ts';
 
@@ -8,7 +9,7 @@ interface Write {
 }
 
 /** A channel as a stream of Node's, which a server of HTTP takes for a connection. */
-export class ChannelSocket extends Duplex {
+export class ChannelSocket extends Duplex implements DirectConnection {
   readonly #channel: Channel;
   /** The session that the connection was made to, as TLS names it. */
   readonly servername: string;
@@ -30,6 +31,11 @@ export class ChannelSocket extends Duplex {
         this.#sent();
       },
     });
+  }
+
+  /** Of small pieces, what a stream does about each costs more than the channel does. */
+  sendNow(bytes: Buffer): boolean {
+    return this.writable && this.writableLength === 0 && this.#channel.sendNow(bytes);
   }
 
   override _read(): void {

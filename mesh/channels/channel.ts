@@ -76,18 +76,24 @@ export class Channel {
    * @returns false: they are kept until the other side has read more; write again when `drained` was called
    */
   write(bytes: ChannelBytes): boolean {
-    if (this.#over || this.#ending || bytes.length === 0) return true;
-    if (this.#fits(bytes.length)) {
-      this.#credit -= bytes.length;
-      this.#carrier.sendData(this.id, bytes);
-      return true;
-    }
+    if (this.#over || this.#ending || bytes.length === 0 || this.sendNow(bytes)) return true;
     this.#unsent.push(bytesOf(bytes));
     this.#carrier.wait(this);
     return false;
   }
 
-  /** The same for several pieces, which travel together. */
+  /**
+   * Sends bytes before it returns: they may be others behind it.
+   * @returns false: nothing of them is sent, or kept
+   */
+  sendNow(bytes: ChannelBytes): boolean {
+    if (this.#over || this.#ending || !this.#fits(bytes.length)) return false;
+    this.#credit -= bytes.length;
+    this.#carrier.sendData(this.id, bytes);
+    return true;
+  }
+
+  /** Writes several pieces, which travel together. */
   writeAll(pieces: readonly ChannelBytes[]): boolean {
     let length = 0;
     for (const piece of pieces) length += piece.length;

@@ -111,6 +111,11 @@ export class TestSession {
     return session;
   }
 
+  /** Heartbeats so far. */
+  get beats(): number {
+    return this.#sequence;
+  }
+
   /** Every connection ends at once, as when the process is killed; nothing listens any more. */
   async kill(): Promise<void> {
     for (const timer of this.#timers) clearInterval(timer);

@@ -1,61 +1,87 @@
 /** Events on their way to real clients, who must not be able to tell which way they were written. */
-import { createServer, request, type Server, type ServerResponse } from 'node:http';
-import { type AddressInfo, connect } from 'node:net';
+import { createServer, type RequestListener, request, type Server, type ServerResponse } from 'node:http';
+import { createServer as createTlsServer, request as requestTls } from 'node:https';
+import { type AddressInfo, connect, type Socket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { writeEvents } from '../../host/write-events.ts';
+import { SessionIdentity } from '../../mesh/session-identity.ts';
+import { sendPastStream } from '../../native/socket-send.ts';
 
-let server: Server;
-let port: number;
-let answer: (response: ServerResponse) => void;
-
-beforeAll(async () => {
-  server = createServer((_request, response) => answer(response));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  port = (server.address() as AddressInfo).port;
-});
-afterAll(async () => {
-  server.closeAllConnections();
-  await new Promise<void>((resolve) => server.close(() => resolve()));
-});
-
-/** Everything that comes on a connection until it ends, for requests that are sent at once. */
-function raw(text: string): Promise<string> {
-  return new Promise((resolve, reject) => {
-    let all = '';
-    const socket = connect(port, '127.0.0.1', () => socket.write(text));
-    socket.on('data', (chunk: Buffer) => {
-      all += chunk.toString('latin1');
-    });
-    socket.on('end', () => resolve(all));
-    socket.on('error', reject);
-  });
-}
+/** Connections of clients: a gateway sends events past the stream of a plain one. */
+const ways = [
+  { way: 'through the stream of their connection', isTls: false, isPast: false },
+  { way: 'past it', isTls: false, isPast: true },
+  { way: 'over TLS', isTls: true, isPast: false },
+];
 
 const events = Array.from({ length: 30 }, (_, at) => `data: {"token":${at},"text":"${'é'.repeat(at)}"}\n\n`);
 
-/** Some in the same turn as the one before, some later. */
-async function writeAll(response: ServerResponse, pieces: readonly string[]): Promise<void> {
-  for (const [at, piece] of pieces.entries()) {
-    writeEvents(response, Buffer.from(piece), at > 0);
-    if (at % 3 === 0) await new Promise((resolve) => setImmediate(resolve));
-  }
-  response.end('data: [DONE]\n\n');
-}
+describe.each(ways)('events to a client, $way', ({ isTls, isPast }) => {
+  let server: Server;
+  let port: number;
+  let answer: (response: ServerResponse) => void;
 
-function read(): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const asked = request({ port, host: '127.0.0.1', agent: false }, (response) => {
-      const chunks: Buffer[] = [];
-      response.on('data', (chunk: Buffer) => chunks.push(chunk));
-      response.on('end', () => resolve(Buffer.concat(chunks).toString()));
-      response.on('error', reject);
-    });
-    asked.on('error', reject);
-    asked.end();
+  beforeAll(async () => {
+    const answering: RequestListener = (_request, response) => answer(response);
+    const identity = isTls ? await SessionIdentity.create() : undefined;
+    server = identity
+      ? createTlsServer({ cert: identity.certificate_pem, key: identity.privateKeyPem() }, answering)
+      : createServer(answering);
+    if (isPast) server.on('connection', sendPastStream);
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    port = (server.address() as AddressInfo).port;
   });
-}
+  afterAll(async () => {
+    server.closeAllConnections();
+    await new Promise<void>((resolve) => server.close(() => resolve()));
+  });
 
-describe('events to a client', () => {
+  /** A client's connection, on which `text` is sent. */
+  const connection = (text: string): Socket => {
+    const send = (): void => void socket.write(text);
+    const to = { port, host: '127.0.0.1' };
+    const socket = isTls ? connectTls({ ...to, rejectUnauthorized: false }, send) : connect(to, send);
+    return socket;
+  };
+
+  /** Everything that comes on a connection until it ends, for requests that are sent at once. */
+  const raw = (text: string): Promise<string> =>
+    new Promise((resolve, reject) => {
+      let all = '';
+      const socket = connection(text);
+      socket.on('data', (chunk: Buffer) => {
+        all += chunk.toString('latin1');
+      });
+      socket.on('end', () => resolve(all));
+      socket.on('error', reject);
+    });
+
+  /** @param slow_ms between the pieces that it reads */
+  const read = (slow_ms = 0): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const to = { port, host: '127.0.0.1', agent: false, rejectUnauthorized: false };
+      const asked = (isTls ? requestTls : request)(to, async (response) => {
+        const chunks: Buffer[] = [];
+        for await (const chunk of response) {
+          chunks.push(chunk as Buffer);
+          if (slow_ms > 0) await new Promise((done) => setTimeout(done, slow_ms));
+        }
+        resolve(Buffer.concat(chunks).toString());
+      });
+      asked.on('error', reject);
+      asked.end();
+    });
+
+  /** Some in the same turn as the one before, some later. */
+  const writeAll = async (response: ServerResponse, pieces: readonly string[]): Promise<void> => {
+    for (const [at, piece] of pieces.entries()) {
+      writeEvents(response, Buffer.from(piece), at > 0);
+      if (at % 3 === 0) await new Promise((resolve) => setImmediate(resolve));
+    }
+    response.end('data: [DONE]\n\n');
+  };
+
   it('that are lent are written as they were, though the same buffer is filled again', async () => {
     const pieces = ['a', 'b'.repeat(40_000), 'c', 'd'.repeat(40_000)];
     answer = (response) => {
@@ -71,8 +97,15 @@ describe('events to a client', () => {
   });
 
   it('arrive whole and in their order', async () => {
-    answer = (response) => void writeAll(response, events);
-    expect(await read()).toBe(`${events.join('')}data: [DONE]\n\n`);
+    let byNode_bytes = 0;
+    answer = async (response) => {
+      const { socket } = response;
+      await writeAll(response, events);
+      byNode_bytes = socket!.bytesWritten;
+    };
+    const text = await read();
+    expect(text).toBe(`${events.join('')}data: [DONE]\n\n`);
+    expect(byNode_bytes > Buffer.byteLength(text)).toBe(!isPast);
   });
 
   it('arrive whole where they are large, and where the client is slow', async () => {
@@ -86,18 +119,7 @@ describe('events to a client', () => {
       }
       response.end();
     };
-    const text = await new Promise<string>((resolve, reject) => {
-      const asked = request({ port, host: '127.0.0.1', agent: false }, async (response) => {
-        const chunks: Buffer[] = [];
-        for await (const chunk of response) {
-          chunks.push(chunk as Buffer);
-          await new Promise((done) => setTimeout(done, 1));
-        }
-        resolve(Buffer.concat(chunks).toString());
-      });
-      asked.on('error', reject);
-      asked.end();
-    });
+    const text = await read(1);
     expect(text).toBe(large.join(''));
     expect(waited).toBeGreaterThan(0);
   });
@@ -115,7 +137,7 @@ describe('events to a client', () => {
         response.destroy();
       };
     });
-    const socket = connect(port, '127.0.0.1', () => socket.write('GET / HTTP/1.1\r\nhost: x\r\n\r\n'));
+    const socket = connection('GET / HTTP/1.1\r\nhost: x\r\n\r\n');
     socket.on('error', () => undefined);
     socket.pause();
     await held;
@@ -158,7 +180,7 @@ describe('events to a client', () => {
         response.once('close', () => resolve(response));
       };
     });
-    const socket = connect(port, '127.0.0.1', () => socket.write('GET / HTTP/1.1\r\nhost: x\r\n\r\n'));
+    const socket = connection('GET / HTTP/1.1\r\nhost: x\r\n\r\n');
     socket.once('data', () => socket.destroy());
     const response = await gone;
     response.on('error', () => undefined);

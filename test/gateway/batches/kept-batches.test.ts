@@ -35,11 +35,13 @@ afterEach(async () => {
   rmSync(root, { recursive: true });
 });
 
-function open(ask: BatchesOptions['ask'], files_kept_s?: number): FileStore {
+function open(ask: BatchesOptions['ask'], files_kept_s?: number, running_max?: number): FileStore {
   const config = testConfig(root, files_kept_s === undefined ? {} : { files_kept_s });
   mkdirSync(config.gateway_folder, { recursive: true });
   kept = new KeptForKeys(config, log);
-  batches = new Batches({ gateway_folder: config.gateway_folder, kept, keys, log, ask });
+  const options: BatchesOptions = { gateway_folder: config.gateway_folder, kept, keys, log, ask };
+  if (running_max !== undefined) options.running_max = running_max;
+  batches = new Batches(options);
   return new FileStore(kept.files!, key.id);
 }
 
@@ -92,6 +94,34 @@ it('parts of results are not over their time while their batch runs', async () =
   release();
   const batch = await ended(id);
   expect(batch).toMatchObject({ status: 'completed', request_counts: { completed: requests } });
+}, 30_000);
+
+it('the requests of a batch are not over their time while it waits for others', async () => {
+  let release = (): void => undefined;
+  const released = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const files = open(
+    async (_key, _path, { signal }) => {
+      await Promise.race([released, new Promise((resolve) => signal.addEventListener('abort', resolve))]);
+      return answered;
+    },
+    kept_s,
+    1,
+  );
+  const [first, second] = [await begin(files, 1), await begin(files, 1)];
+  const { input_file_id } = await batches.find(key, second);
+  const paths = [input_file_id, input_file_id.replace('file-', 'info-')].map((id) =>
+    join(root, 'files', key.id, id),
+  );
+  const old_s = Date.now() / 1000 - kept_s + 4;
+  for (const path of paths) utimesSync(path, old_s, old_s);
+  const isRenewed = (): boolean => paths.every((path) => statSync(path).mtimeMs > 1000 * (old_s + 2));
+  await until(isRenewed, 'the file to be renewed', 8000);
+  expect((await batches.find(key, second)).status).toBe('validating');
+  await kept.files!.sweep(1000 * (old_s + kept_s + 1));
+  release();
+  for (const id of [first, second]) expect((await ended(id)).status).toBe('completed');
 }, 30_000);
 
 it('a record that cannot be read keeps no other batch from going on', async () => {

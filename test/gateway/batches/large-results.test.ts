@@ -135,6 +135,8 @@ it('that pass what their key may keep end the batch, which says so', async () =>
     errors: { data: [{ code: 'results_too_large', message: expect.stringContaining('0.001 GB') }] },
   });
   expect(asked).toBeLessThan(bound_bytes / 10_000 + 2 * 16);
+  // Its end is said before its parts are removed.
+  await until(() => partsOf().length === 0, 'parts of its results to be removed');
   expect(readdirSync(join(root, 'batches', key.id))).toEqual([batch.id]);
 });
 

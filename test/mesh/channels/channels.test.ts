@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Channel } from '../../../mesh/channels/channel.ts';
 import { window_bytes } from '../../../mesh/channels/channel.ts';
 import { channels_max } from '../../../mesh/channels/channel-connection.ts';
+import { ChannelSocket } from '../../../mesh/channels/channel-socket.ts';
 import { FrameReader, FrameType, head_bytes, writeHead } from '../../../mesh/channels/frame.ts';
 import { echo, Heard, Members, type Pair, pattern, sendAll } from './support.ts';
 
@@ -211,6 +212,35 @@ describe('what flows', () => {
     slow.channel.reset();
     await expectWhole(both);
   }, 30_000);
+
+  it('past a stream goes at once or not at all, in memory that is filled again, and in its order', async () => {
+    let socket: ChannelSocket | undefined;
+    const both = await pair((channel) => {
+      socket = new ChannelSocket(channel, 'somebody');
+      socket.resume();
+    });
+    const { channel, heard } = opened(both);
+    channel.write('go');
+    channel.pause();
+    await expect.poll(() => socket !== undefined).toBe(true);
+    const lent = Buffer.alloc(1000);
+    let pieces = 0;
+    do lent.fill(pieces % 251);
+    while (socket!.sendNow(lent) && ++pieces < 1000);
+    // Its reader has not taken what came: no more than a window is on its way.
+    expect(pieces).toBe(Math.floor(window_bytes / lent.length));
+    expect(socket!.writableLength).toBe(0);
+    socket!.write(Buffer.alloc(1000, 252));
+    expect(socket!.sendNow(lent)).toBe(false);
+    channel.resume();
+    await expect.poll(() => heard.length).toBe(1000 * (pieces + 1));
+    expect(
+      heard.bytes.every((byte, at) => byte === (at < 1000 * pieces ? Math.floor(at / 1000) % 251 : 252)),
+    ).toBe(true);
+    socket!.destroy();
+    expect(socket!.sendNow(lent)).toBe(false);
+    await expectWhole(await pair(echo));
+  });
 
   it('bears a reader that pauses, resumes or gives up while it reads', async () => {
     const both = await pair(echo);
