@@ -102,7 +102,7 @@ function nextState(
     spec,
     desired: 'serving',
     followed_by: { ...identityOf(process.pid)!, host: hostname(), since_ms: now_ms() },
-    created_at_ms: before?.created_at_ms ?? now_ms(),
+    created_at_ms: before?.desired === 'serving' ? before.created_at_ms : now_ms(),
     updated_at_ms: now_ms(),
     models: plan.models,
     planning: assumptions(now_ms(), plan.offline ? undefined : question.node_kinds, loadsOf(plan.models)),

@@ -11,6 +11,7 @@ import type { PrefixCacheCounts } from './prefix-cache.ts';
 import type { DeviceDescription, SessionModel, SessionRole } from './session-record.ts';
 import type { StreamedWeights } from './streamed-weights.ts';
 import type { TurnsReport } from './turns-report.ts';
+import type { WeightSources } from './weight-sources.ts';
 
 export type AgentPhase = 'starting' | 'loading' | 'serving' | 'draining' | 'stopped' | 'failed';
 
@@ -91,6 +92,8 @@ export interface SessionState {
   limits?: EngineLimits | undefined;
   /** Of a device worker, by model that serves: bytes of the weights by layout; see `EngineStats`. */
   layouts?: Readonly<Record<string, Readonly<Record<string, number>>>> | undefined;
+  /** Of a device worker, by model: how its weights, or those of its stage here, were loaded last. */
+  loaded?: Readonly<Record<string, WeightSources>> | undefined;
   /** Of a device worker, by model whose weights lie in host memory. */
   streamed?: Readonly<Record<string, StreamedWeights>> | undefined;
   /** Of a device worker, by model that it coordinates the pipeline of: what batches take at each stage. */
@@ -150,6 +153,11 @@ export interface ModelLoad {
   stages?: readonly StageTime[];
   /** Of a native model whose weights lie in host memory. */
   streamed?: StreamedWeights;
+  /**
+   * Of a native model: what a step takes to compute that decodes the sequences that it has now, or one; without what it
+   * waits for weights. Absent: none was measured.
+   */
+  compute_ms?: number;
   /** Absent where the engine does not say. */
   prefix_cache?: PrefixCacheCounts;
   /**

@@ -45,8 +45,8 @@ export function loadMessage(
   };
   if (slo) message.slo = slo;
   if (config.weights === 'streamed') {
-    const { link_share, locked_bytes } = config;
-    message.streamed = { resident_bytes, link_share, locked_bytes };
+    const { link_share, link_bytes_per_s, locked_bytes } = config;
+    message.streamed = { resident_bytes, link_share, link_bytes_per_s, locked_bytes };
   }
   if (config.pipeline) {
     const { begin, end } = config.pipeline;

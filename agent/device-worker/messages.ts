@@ -12,6 +12,7 @@ import type { PoolName } from '../../spec/model-pools.ts';
 import type { MovesReport } from '../../spec/moves-report.ts';
 import type { ModelState } from '../../spec/session-record.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
+import type { WeightSources } from '../../spec/weight-sources.ts';
 import type { RefactoringReport } from '../pipeline/live-refactoring.ts';
 import type { PipelinePlace } from '../pipeline/pipeline-place.ts';
 import type { WayNews } from '../pipeline/ring-messages.ts';
@@ -42,6 +43,8 @@ export interface NativeModel {
   resident_bytes?: number | undefined;
   /** Of those that are streamed over a link of others, too: their part of its rate; absent: all of it. */
   link_share?: number | undefined;
+  /** Of those that are streamed: what the plan takes the link to give; absent: it has no figure for it. */
+  link_bytes_per_s?: number | undefined;
   /** Of those that are streamed: page-locked copies of them, at most; absent: no product would read any. */
   locked_bytes?: number | undefined;
   /** It is one stage of a pipeline; absent: all of the model. Requests come to the first stage alone. */
@@ -112,6 +115,8 @@ export type ToWorker =
 export type FromWorker =
   | { type: 'listening'; library_version: string; isa: string[] }
   | ({ type: 'progress'; name: string } & LoadProgress)
+  /** The weights of a model, or of a stage of it, are in their places; `because`: how they came, in words. */
+  | { type: 'weights_loaded'; name: string; loaded: WeightSources; because: string }
   | {
       type: 'model';
       name: string;

@@ -399,6 +399,7 @@ export class Models {
         return;
       case 'pool_cut':
       case 'frames':
+      case 'weights_loaded':
         this.#tell(message);
         return;
       case 'profile':
@@ -527,6 +528,7 @@ export class Models {
     if (!model) return;
     const wasFull = isFull(model.load);
     model.stats = step.stats;
+    model.compute_ms = step.compute_ms;
     this.#metrics.step(step);
     // Between two heartbeats gateways would go on sending requests to a batch that has no place, and leave others
     // empty.

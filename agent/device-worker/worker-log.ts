@@ -80,6 +80,11 @@ export class WorkerLog {
       case 'model':
         this.#changed(message, modelOf(message.name));
         return;
+      case 'weights_loaded': {
+        const { name, loaded, because } = message;
+        this.#log.info({ name, because, ...loaded }, 'weights are there');
+        return;
+      }
       case 'kernels_left_out':
         for (const error of message.errors) this.#log.warn({ error }, error.what);
         return;

@@ -1,5 +1,6 @@
 /** What a load brought, in words. */
 import type { LoadLeg } from '../../spec/engine-contract.ts';
+import type { WeightSources } from '../../spec/weight-sources.ts';
 import type { WeightLoad } from './pooled-loading.ts';
 
 export function describeLoad({
@@ -27,6 +28,20 @@ export function describeLoad({
     ...(past_cache === undefined ? [] : [`; ${past_cache}`]),
     ...(legs.length > 0 ? [`; a thread: ${legs.map(describeLeg).join(', ')}`] : []),
   ].join('');
+}
+
+/** The same for who is not here. */
+export function weightSources({ reused_bytes, missing_bytes, total_ms, peers }: WeightLoad): WeightSources {
+  const from = peers.filter(({ bytes }) => bytes > 0).map(({ node, bytes }) => [node, bytes] as const);
+  const loaded: WeightSources = {
+    reused_bytes,
+    loaded_bytes: missing_bytes,
+    duration_ms: total_ms,
+    from_nodes: Object.fromEntries(from),
+  };
+  const troubles = peers.flatMap(({ node, trouble }) => (trouble === undefined ? [] : [[node, trouble]]));
+  if (troubles.length > 0) loaded.troubles = Object.fromEntries(troubles);
+  return loaded;
 }
 
 /** What one thread moved in a second of this part. */

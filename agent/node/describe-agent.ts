@@ -92,9 +92,11 @@ export function unitsFailed(
 ): HpcserveError {
   const reasons = [
     ...missing.map(({ unit, error }) => `${unit.unit}: ${error.toText()}`),
-    ...supervisors.map((supervisor) => {
+    ...supervisors.flatMap((supervisor) => {
+      // The first stage of a unit that lost another one has nothing to say.
+      if (supervisor.failed_units.length === 0 && !supervisor.given_up) return [];
       const [failed] = supervisor.model_errors.values();
-      return `${supervisor.name}: ${(supervisor.error ?? failed)?.toText() ?? 'it failed'}`;
+      return [`${supervisor.name}: ${(supervisor.error ?? failed)?.toText() ?? 'it failed'}`];
     }),
   ];
   return new HpcserveError('E_AGENT_UNITS_FAILED', {

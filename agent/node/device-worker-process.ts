@@ -175,6 +175,10 @@ export class DeviceWorkerProcess implements ServingProcess {
     return this.#reports.layouts;
   }
 
+  get loaded(): ModelReports['loaded'] {
+    return this.#reports.loaded;
+  }
+
   get streamed(): ModelReports['streamed'] {
     return this.#reports.streamed;
   }
@@ -284,6 +288,10 @@ export class DeviceWorkerProcess implements ServingProcess {
       case 'model':
         this.#modelChanged(message);
         break;
+      case 'weights_loaded':
+        this.#reports.takeLoaded(message);
+        this.#context.onChange();
+        break;
       case 'kernels_left_out':
         this.#kernels_left_out = message.errors.map((error) => HpcserveError.fromJSON(error));
         for (const notice of this.#kernels_left_out) this.#warn(notice);
@@ -317,6 +325,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   }
 
   #loaded({ name, bytes_loaded, bytes_total, elapsed_ms }: Received<'progress'>): void {
+    if (!this.models.some((model) => model.name === name)) return;
     const change: Partial<SessionModel> = { state: 'loading', bytes_loaded, bytes_total };
     if (elapsed_ms > 0) change.load_bytes_per_s = Math.round((1000 * bytes_loaded) / elapsed_ms);
     this.#update(name, change);
@@ -329,9 +338,9 @@ export class DeviceWorkerProcess implements ServingProcess {
     const change: Partial<SessionModel> = { state };
     if (precision !== undefined) change.precision = precision;
     if (error !== undefined) change.error = oneLine(error.what);
-    this.#update(name, change);
     if (error) this.model_errors.set(name, HpcserveError.fromJSON(error));
     else this.model_errors.delete(name);
+    this.#update(name, change);
   }
 
   #takeLoads(loads: ModelLoad[]): void {
@@ -374,8 +383,8 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   #update(name: string, change: Partial<SessionModel>): void {
     const index = this.models.findIndex((model) => model.name === name);
-    if (index < 0) return;
-    this.models[index] = { ...this.models[index]!, ...change };
+    // A later stage is none of them: of it only its error is known.
+    if (index >= 0) this.models[index] = { ...this.models[index]!, ...change };
     this.#context.onChange();
   }
 

@@ -36,6 +36,7 @@ export function nativeModel(
     native.weights = 'streamed';
     native.resident_bytes = unit.memory?.resident_bytes;
     native.link_share = unit.memory?.link_share;
+    native.link_bytes_per_s = unit.memory?.link_bytes_per_s;
     native.locked_bytes = unit.memory?.locked_bytes;
   }
   const pipeline = stagePlace(unit, device, dirname(runtime_folder));

@@ -14,6 +14,7 @@ import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-d
 import { describeAgent, unitsFailed } from './describe-agent.ts';
 import { endLeftContainers } from './detached-container.ts';
 import { turnsOf } from './device-turns.ts';
+import { areAllFailed } from './failed-units.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
@@ -485,7 +486,7 @@ export class NodeAgent {
   #everythingFailed(): boolean {
     const failed = this.#assignment?.failed.length ?? 0;
     if (this.#supervisors.length === 0) return failed > 0;
-    return this.#supervisors.every((supervisor) => supervisor.failed);
+    return areAllFailed(this.#supervisors);
   }
 
   /** What else runs on a device that failed ends too. Cores do not fail that way: a CPU's other units go on. */

@@ -12,9 +12,16 @@ import {
   tensorRangeOf,
 } from '../memory/peers/peer-messages.ts';
 import { PeerPools } from './peer-pools.ts';
+import { peersToAsk } from './peers-to-ask.ts';
 
-/** Peers that are asked for one load. Lower: less asking in large meshes; higher: rare models are found more often. */
-const asked_max = 8;
+/**
+ * Peers that are asked at a time for one load, and all in all: the next ones where something is still missing. Lower:
+ * less asking in large meshes; higher: what few nodes have is found more often.
+ */
+const asked_at_once = 8;
+const asked_max = 64;
+/** After so long nobody else is asked: who loads waits for the answer, and the last ones may be silent. */
+const asking_ms = 3000;
 /** A peer that does not say by then what it has is not waited for. */
 const offer_ms = 5000;
 /** Of an answer without a byte. */
@@ -31,6 +38,7 @@ interface PeerWeightsOptions {
   own(): SessionIdentity;
   node: string;
   site: string;
+  deployment: string;
   /** Names of the models that this node is to serve: who serves them, too, is asked first. */
   models: readonly string[];
 }
@@ -103,31 +111,21 @@ export class PeerWeights {
 
   async #offers(contents: readonly string[]): Promise<PeerOffer[]> {
     const body = JSON.stringify({ contents });
-    const offers = await Promise.all(this.#candidates().map((peer) => this.#offerOf(peer, body)));
-    return offers.filter((offer) => offer !== undefined && offer.held.length > 0) as PeerOffer[];
-  }
-
-  /**
-   * Workers of the site, those first that serve what is served here: of other nodes, and of this one, which may have in
-   * the memory of their devices what is in no page cache. Among them is who asks: it offers nothing that it lacks.
-   */
-  #candidates(): SessionRecord[] {
-    const { registry, node, site, models } = this.#options;
-    const own_id = this.#options.own().session_id;
-    const near = ({ metadata }: SessionRecord): number => (metadata.node === node ? 0 : 1);
-    const alike = ({ metadata }: SessionRecord): number =>
-      metadata.models.some(({ name }) => models.includes(name)) ? 0 : 1;
-    // Otherwise by chance that is the same for everybody who asks, and another for each: no peer is everybody's first.
-    const chance = ({ session_id }: SessionRecord): number =>
-      (Number.parseInt(session_id.slice(0, 8), 16) ^ Number.parseInt(own_id.slice(0, 8), 16)) >>> 0;
-    return registry
-      .snapshot()
-      .filter(
-        ({ lifecycle, metadata }) =>
-          lifecycle === 'SERVING' && metadata.role === 'device-worker' && metadata.site === site,
-      )
-      .sort((a, b) => alike(a) - alike(b) || near(a) - near(b) || chance(a) - chance(b))
-      .slice(0, asked_max);
+    const { registry, own, ...around } = this.#options;
+    const own_id = own().session_id;
+    const peers = peersToAsk(registry.snapshot(), { ...around, own_id }).slice(0, asked_max);
+    const missing = new Set(contents.keys());
+    const offers: PeerOffer[] = [];
+    const began_ms = performance.now();
+    while (peers.length > 0 && missing.size > 0 && performance.now() - began_ms < asking_ms) {
+      const asked = peers.splice(0, asked_at_once).map((peer) => this.#offerOf(peer, body));
+      for (const offer of await Promise.all(asked)) {
+        if (!offer || offer.held.length === 0) continue;
+        offers.push(offer);
+        for (const index of offer.held) missing.delete(index);
+      }
+    }
+    return offers;
   }
 
   /** @returns undefined where it does not answer as it should: then it has nothing */

@@ -6,6 +6,7 @@ import type { SiteSharing } from '../../spec/sharing-settings.ts';
 import type { SleepReport } from '../../spec/sleep-report.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { TurnsReport } from '../../spec/turns-report.ts';
+import type { WeightSources } from '../../spec/weight-sources.ts';
 import type { FatalScope } from '../adapters/fatal.ts';
 import type { MovesPlace } from '../device-worker/moving/moves-place.ts';
 import type { BlockFeed } from '../kv-events/block-feed.ts';
@@ -62,6 +63,8 @@ export interface ServingProcess {
   readonly limits?: EngineLimits | undefined;
   /** Of native models that serve, by name: bytes of their weights by layout. */
   readonly layouts?: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  /** Of native models, by name: how their weights, or those of a stage here, were loaded last. */
+  readonly loaded?: Readonly<Record<string, WeightSources>>;
   /** Of native models whose weights lie in host memory, by name. */
   readonly streamed?: Readonly<Record<string, StreamedWeights>>;
   /** Of native models whose pipelines it coordinates, by name. */

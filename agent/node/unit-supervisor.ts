@@ -17,6 +17,7 @@ import type { UnitGroup } from './assign-devices.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { EngineRank } from './engine-rank.ts';
+import { failedUnits, wantedUnits } from './failed-units.ts';
 import { type FailureReport, shipFailure } from './failure-report.ts';
 import { answers, oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
@@ -179,11 +180,15 @@ export class UnitSupervisor {
     return this.#ended ? [] : (this.#process?.notices ?? []);
   }
 
-  /** Nothing of it will serve any more: its process is given up, or lives with all of its models failed. */
-  get failed(): boolean {
-    if (this.#given_up) return true;
-    const { models } = this;
-    return !this.#ended && models.length > 0 && models.every((model) => model.state === 'failed');
+  /** Its process is not started again. */
+  get given_up(): boolean {
+    return this.#given_up;
+  }
+
+  /** Units that do not come to serve any more: its process is given up, or lives without their models or stages. */
+  get failed_units(): string[] {
+    if (this.#given_up) return wantedUnits(this.group).map(({ unit }) => unit);
+    return this.#ended ? [] : failedUnits(this.group, this.models, this.model_errors);
   }
 
   /** Resolves when the first process was started, or never will be; what becomes of it is told by `onChange`. */
@@ -224,6 +229,7 @@ export class UnitSupervisor {
       log_file: this.#options.log_file,
       limits: this.#process?.limits,
       layouts: this.#process?.layouts,
+      loaded: this.#process?.loaded,
       streamed: this.#process?.streamed,
       stage_times: this.#process?.stage_times,
       host_bytes: this.#process?.host_bytes,

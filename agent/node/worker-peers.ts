@@ -58,14 +58,14 @@ export class WorkerPeers {
   private constructor(options: WorkerPeersOptions) {
     const { registry, own, launch, node, node_index, units, runtime_folder, provider } = options;
     const native = units.filter(({ engine }) => engine === 'native');
-    const { site, sharing } = launch;
+    const { site, sharing, deployment } = launch;
     if (native.length > 0) {
       this.#kv = new KvPeers({ registry, own, hostname: node.hostname, provider });
       this.kv_socket = join(runtime_folder, 'kv.sock');
     }
     if (native.length > 0 && sharing?.peer_loads !== false) {
       const models = native.map(({ model }) => model.name);
-      this.#weights = new PeerWeights({ registry, own, node: node.node, site, models });
+      this.#weights = new PeerWeights({ registry, own, node: node.node, site, deployment, models });
       this.weights_socket = join(runtime_folder, 'peers.sock');
     }
     const { layouts, supervisors, log } = options;

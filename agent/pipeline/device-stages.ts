@@ -32,6 +32,7 @@ import {
   type RowTransfers,
 } from './row-transfers.ts';
 import { beginMetaSchema } from './stage-facts.ts';
+import { StoredPieces } from './stored-pieces.ts';
 
 /** A stage of one layout, at its place in the ring of that layout. */
 interface RingStage {
@@ -40,6 +41,8 @@ interface RingStage {
   readonly port: FramePort;
   /** Of the change that brings its layout; undefined: it was there before any. */
   readonly refactoring: number | undefined;
+  /** Rows that came by the rings. */
+  readonly stored: StoredPieces;
 }
 
 /**
@@ -95,7 +98,8 @@ export class DeviceStages implements RowTarget {
   /** The stage that it is opened with. */
   add(stage: Stage, place: StagePlace, port: FramePort): PipelineStage {
     const piped = new PipelineStage(stage, place, this.#told, this.#held);
-    this.#serving = { range: rangeOf(stage), stage: piped, port, refactoring: undefined };
+    const range = rangeOf(stage);
+    this.#serving = { range, stage: piped, port, refactoring: undefined, stored: new StoredPieces() };
     return piped;
   }
 
@@ -105,7 +109,7 @@ export class DeviceStages implements RowTarget {
     const range = rangeOf(stage);
     this.#held.prepare(range);
     const piped = new PipelineStage(stage, place, this.#told, this.#held);
-    this.#other = { range, stage: piped, port, refactoring };
+    this.#other = { range, stage: piped, port, refactoring, stored: new StoredPieces() };
     return piped;
   }
 
@@ -258,7 +262,9 @@ export class DeviceStages implements RowTarget {
     }
     if (this.#arriving.has(piece))
       this.#tellCopied(target, refactoring, piece, { again: 'a transfer still writes there' });
-    else target.port.send(storeKv(frame, target.stage.stage));
+    else if (target.stored.take(piece)) target.port.send(storeKv(frame, target.stage.stage));
+    // What followed it may be there by now.
+    else this.refused++;
     return undefined;
   }
 

@@ -184,8 +184,11 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
     return this.#copies.receive(refactoring, piece);
   }
 
+  /** Nobody wants it any more; where the pipeline would be lost with it, it goes on. */
   cancel(because: string): void {
-    this.#hear({ kind: 'cancelled', because });
+    if (this.#outcome) return;
+    this.#look();
+    if (!this.#machine.mustGoOn) this.#hear({ kind: 'cancelled', because });
   }
 
   abort(because: string): void {
@@ -270,9 +273,29 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
         return;
       }
     }
+    const stranger = this.#ofAnotherBuild(stages);
+    if (stranger) {
+      this.#hear({ kind: 'refused', ...stranger });
+      return;
+    }
     this.#facts = stages;
     this.#copies.met(stages);
     for (const { device } of to) this.#hear({ kind: 'prepared', device });
+  }
+
+  /** A device to which rows would come that another build has computed. @param stages of the layout to come */
+  #ofAnotherBuild(stages: readonly StageFacts[]): { device: string; because: string } | undefined {
+    const builds = new Map(
+      [...this.#old.stages, ...stages].map(({ device_identity, build = 'another' }) => [
+        device_identity,
+        build,
+      ]),
+    );
+    const differing = this.#machine.transfers.find(({ from, to }) => builds.get(from) !== builds.get(to));
+    if (!differing) return undefined;
+    const { from, to: device } = differing;
+    const because = `its build is ${builds.get(device)}, and that of ${from} is ${builds.get(from)}: keys and values do not go from one to the other`;
+    return { device, because };
   }
 
   #refuse(device: string, thrown: unknown): void {

@@ -41,7 +41,7 @@ export interface StagePlace {
 /** What of its facts a stage cannot know of itself. */
 export type ToldFacts = Pick<
   StageFacts,
-  'model' | 'kv_type' | 'batch_invariant' | 'device_identity' | 'device' | 'session'
+  'model' | 'build' | 'kv_type' | 'batch_invariant' | 'device_identity' | 'device' | 'session'
 >;
 
 /**

@@ -92,6 +92,8 @@ export class RowCopies implements RowTarget {
     if (refactoring !== id) return;
     const target = stage();
     if (piece.to !== own) next?.send(bytes);
+    // It was there before: what followed it may be there by now.
+    else if (this.#rounds.pendingBytes(piece) === undefined) return;
     else if (this.#arriving.has(piece)) this.#rounds.again(piece);
     else if (target) this.takeCopied(storeKv(frame, target));
   }

@@ -9,6 +9,8 @@ export const stageFactsSchema = z.object({
   end: z.int().min(1),
   /** Of the model: see `model-identity.ts`. */
   model: z.string(),
+  /** Release of hpcserve, and of what computes: rows of another one may mean something else. Absent: not known. */
+  build: z.string().optional(),
   kv_type: z.string(),
   batch_invariant: z.boolean(),
   kv_tokens: z.int().min(0),

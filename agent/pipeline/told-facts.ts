@@ -1,3 +1,5 @@
+import { version } from '../../host/version.ts';
+import { loadLlama } from '../../native/llama.ts';
 import type { EngineOptions } from '../../spec/engine-contract.ts';
 import type { ModelFile } from '../engine/model-file.ts';
 import { modelIdentity } from './model-identity.ts';
@@ -9,5 +11,6 @@ export function toldFacts(
   { kv_type, batch_invariant = false }: EngineOptions,
   { device, device_identity, session }: PipelinePlace,
 ): ToldFacts {
-  return { model: modelIdentity(gguf), kv_type, batch_invariant, device, device_identity, session };
+  const build = `${version} ${loadLlama().version}`;
+  return { model: modelIdentity(gguf), build, kv_type, batch_invariant, device, device_identity, session };
 }

@@ -30,6 +30,7 @@ import { streamedLines } from '../format/streamed-weights.ts';
 import { printable, type StyleName, style } from '../format/style.ts';
 import { fittedTable } from '../format/table.ts';
 import { turnWords } from '../format/turns.ts';
+import { weightSourceLines } from '../format/weight-sources.ts';
 import { textWidth, wrap } from '../format/wrap.ts';
 import { formatWhen } from '../progress/describe-event.ts';
 import { openSession } from '../site-session.ts';
@@ -173,6 +174,7 @@ function render(
       for (const part of [
         limitLines,
         kernelLines,
+        weightSourceLines,
         streamedLines,
         prefixCacheLines,
         moveLines,

@@ -1,4 +1,5 @@
 /** One pipeline becomes another one: where it is cut, on which devices its stages come to lie, and the call. */
+import type { ScalingMark } from '../../solver/locality/resource-graph.ts';
 import { deviceOf, type KindStages, stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import type { StagePlan } from '../../solver/placement/stage-plan.ts';
 import { cv_assumed } from '../../solver/placement/stage-sharing.ts';
@@ -20,6 +21,16 @@ export interface PipelineChange {
   stages: RefactorStage[];
   /** Of stages that start on a device which has nothing of them: why there. */
   starts: string[];
+  /** Loads of these stages, and those that were under way. */
+  marks: readonly ScalingMark[];
+}
+
+/** What else is known as stages of a pipeline start. */
+export interface AtChange {
+  /** Of the model's arrivals. */
+  cv?: number | undefined;
+  /** Loads of other pipelines that are under way. */
+  marks?: readonly ScalingMark[];
 }
 
 /** What is known of the models of a deployment and of the nodes of its site, without asking the scheduler. */
@@ -58,16 +69,13 @@ export function kindStagesOf(pipeline: HeldPipeline, question: PlacementQuestion
   return { ...of, last: { stages, offer: other, device: deviceOf(other), device_bytes: last_bytes } };
 }
 
-/**
- * @param cv of the model's arrivals
- * @throws HpcserveError E_STAGES_IMPOSSIBLE
- */
+/** @throws HpcserveError E_STAGES_IMPOSSIBLE */
 export function planChange(
   pipeline: HeldPipeline,
   stages: number,
   question: PlacementQuestion,
   now_ms: number,
-  cv = cv_assumed,
+  { cv = cv_assumed, marks = [] }: AtChange = {},
 ): PipelineChange {
   const { unit, devices } = pipeline;
   const impossible = (because: string): HpcserveError =>
@@ -101,7 +109,7 @@ export function planChange(
   if (!plan.feasible) throw impossible(plan.because);
   const stage_bytes = plan.shares.map(({ weight_bytes }) => weight_bytes);
   const stage_s = plan.partition.stages.map(({ compute_s }) => compute_s);
-  const starts = { model: unit.model.name, cv, stage_bytes, stage_s, now_ms };
+  const starts = { model: unit.model.name, cv, stage_bytes, stage_s, now_ms, marks };
   return { pipeline, plan, ...refactorStages(pipeline, plan.cuts, starts)! };
 }
 

@@ -16,10 +16,11 @@ import type { Observation } from '../reconcile/observe.ts';
 import type { Operations } from '../runner/operations.ts';
 import type { DeploymentState } from '../state/deployment-state.ts';
 import { AnswerStalls } from './answer-stalls.ts';
-import { changePipeline, pipelineQuestion, planChange } from './change-pipeline.ts';
+import { changePipeline, pipelineQuestion } from './change-pipeline.ts';
 import { type SeenPipeline, writeGranularityFile } from './granularity-file.ts';
 import { type HeldPipeline, heldPipelines, withHosted } from './held-pipelines.ts';
 import { livePipeline } from './live-pipeline.ts';
+import { StageLoads } from './stage-loads.ts';
 
 /** What is known of the models' files and of measured stage times is read again after so long, ms. */
 const question_ms = 60_000;
@@ -87,6 +88,7 @@ export class GranularityKeeper {
   readonly #lives = new WeakMap<PlacementQuestion, Map<string, LivePipeline | undefined>>();
   readonly #seen = new Map<string, SeenPipeline>();
   readonly #changes = new Set<Promise<void>>();
+  readonly #loads = new StageLoads();
   #written = '';
 
   constructor(operations: Operations, emit: (event: ProgressEvent) => void) {
@@ -238,7 +240,7 @@ export class GranularityKeeper {
     try {
       const { pause_ms, duration_ms } = await changePipeline(
         this.#operations,
-        planChange(pipeline, to, question, at_ms, cv),
+        this.#loads.plan(pipeline, to, question, at_ms, cv),
       );
       watched.refusals = 0;
       // What is measured is of other stages from now on.

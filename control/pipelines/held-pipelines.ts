@@ -1,5 +1,6 @@
 /** Pipelines of the native engine that serve: where their stages are, and which devices they may use besides. */
 import type { StageQueue } from '../../solver/granularity/congested-stages.ts';
+import type { ScalingMark } from '../../solver/locality/resource-graph.ts';
 import {
   devicesForStages,
   type LaidStages,
@@ -218,8 +219,8 @@ export function refactorStages(
   { devices, lent }: Pick<HeldPipeline, 'devices' | 'lent'>,
   cuts: readonly StageCut[],
   starts: StageStarts,
-): { stages: RefactorStage[]; starts: string[] } | undefined {
-  const laid = lent ? inOrder(cuts, devices) : devicesForStages(cuts, devices, starts);
+): { stages: RefactorStage[]; starts: string[]; marks: readonly ScalingMark[] } | undefined {
+  const laid = lent ? inOrder(cuts, devices, starts.marks) : devicesForStages(cuts, devices, starts);
   if (!laid) return undefined;
   const stages = laid.devices.map(({ device, node }, stage) => {
     const { begin, end } = cuts[stage]!;
@@ -228,16 +229,18 @@ export function refactorStages(
     const next_block = stage + 1 < cuts.length ? (end - 1) / 2 : (end - 2) / 2;
     return { device, node, first_block, blocks: next_block - first_block };
   });
-  return { stages, starts: laid.because.map(({ stage, because }) => `stage ${stage}: ${because}`) };
+  const told = laid.because.map(({ stage, because }) => `stage ${stage}: ${because}`);
+  return { stages, starts: told, marks: laid.marks };
 }
 
 function inOrder(
   cuts: readonly StageCut[],
   devices: HeldPipeline['devices'],
+  marks: readonly ScalingMark[] = [],
 ): LaidStages<DevicePlace> | undefined {
   if (devices.length < cuts.length) return undefined;
   // Those that are not used now come behind the others, whichever job has them.
   const nodes = [...new Set(devices.map(({ node }) => node))];
   const ordered = nodes.flatMap((node) => devices.filter((each) => each.node === node));
-  return { devices: cuts.map((_, stage) => ordered[stage]!.device), because: [] };
+  return { devices: cuts.map((_, stage) => ordered[stage]!.device), because: [], marks };
 }

@@ -4,9 +4,9 @@ import type { ErrorJson } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
 import { describeJobEnd } from '../runner/agent-end.ts';
 import { type DeploymentState, isKept, liveLaunches, wantedLaunches } from '../state/deployment-state.ts';
-import { sentenceOf } from '../state/findings.ts';
+import { findingOf, sentenceOf } from '../state/findings.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
-import type { Observation, UnitStatus } from './observe.ts';
+import type { LaunchObservation, Observation, UnitStatus } from './observe.ts';
 
 export type DeploymentPhase =
   | 'waiting'
@@ -73,7 +73,7 @@ export function assess(state: DeploymentState, observation: Observation): Assess
       reasons.push(`nothing more is started in its place: ${launch.given_up}`);
     // An engine that ends with its cancelled job is no finding of its own.
     const ended = job?.phase === 'ended' && job.state !== 'FAILED';
-    if (!ended) reasons.push(...unitErrors(status?.units ?? []));
+    if (!ended) reasons.push(...unitErrors(status?.units ?? []), ...stageErrors(status));
     reasons.push(...noticesOf(status?.agents ?? []));
     if (job?.phase === 'completing') reasons.push(`job ${job.job_id} is ending (${job.state})`);
     if (job?.phase === 'pending' && job.pending) {
@@ -160,6 +160,17 @@ export function unitErrors(units: readonly UnitStatus[]): string[] {
     groups.set(where, [...(groups.get(where) ?? []), unit]);
   }
   return [...groups].map(([where, names]) => `${names.join(', ')} ${where}`);
+}
+
+/** What went wrong in a job that has later stages alone, and answers for no replica. */
+function stageErrors(status: LaunchObservation | undefined): string[] {
+  if (!status || status.units.length > 0) return [];
+  return status.agents.flatMap(({ node, sessions }) =>
+    sessions.flatMap(({ unit, error }) => {
+      const finding = findingOf(error);
+      return finding ? [`${unit} on ${node}: ${sentenceOf(finding)}`] : [];
+    }),
+  );
 }
 
 /** What agents that run say is wrong and does not stop them. */

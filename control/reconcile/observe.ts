@@ -11,6 +11,7 @@ import type { PrefixCacheCounts } from '../../spec/prefix-cache.ts';
 import type { DeviceDescription, LoadPhase, ModelState } from '../../spec/session-record.ts';
 import type { StreamedWeights } from '../../spec/streamed-weights.ts';
 import type { TurnsReport } from '../../spec/turns-report.ts';
+import type { WeightSources } from '../../spec/weight-sources.ts';
 import type { JobRunner } from '../runner/job-runner.ts';
 import { readAgentState } from '../state/agent-state-file.ts';
 import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
@@ -31,6 +32,8 @@ export interface StageStatus {
   device?: string;
   /** Its process is there. */
   runs: boolean;
+  /** How its weights were loaded last; absent: not yet, or its agent does not say. */
+  loaded?: WeightSources | undefined;
 }
 
 /** One replica as it stands. */
@@ -55,6 +58,8 @@ export interface UnitStatus {
   limits?: EngineLimits;
   /** Bytes of a native model's weights by their layout, which says whose kernels multiply. */
   layouts?: Readonly<Record<string, number>>;
+  /** How the weights of a native model that is not cut were loaded last. */
+  loaded?: WeightSources | undefined;
   /** Of a native model whose weights lie in host memory. */
   streamed?: StreamedWeights;
   /** A wrapped engine that waits in host memory while another has their device. */
@@ -301,7 +306,8 @@ function unitStatus(
   const session = agent?.sessions.find((each) => servesUnit(each, unit));
   const model = session?.models.find((each) => each.name === unit.model.name);
   const stages = around.flatMap(({ node, sessions }) => heldStages(sessions, unit, node));
-  const finding = findingOf(errorOf(session, unit)) ?? findingOf(model?.error) ?? findingOf(agent?.error);
+  const failed = errorOf(session, unit) ?? around.map((each) => stageError(each, unit)).find(Boolean);
+  const finding = findingOf(failed) ?? findingOf(model?.error) ?? findingOf(agent?.error);
   const facts = {
     ...base,
     node: agent?.node,
@@ -313,6 +319,7 @@ function unitStatus(
     load_bytes_per_s: model?.load_bytes_per_s,
     limits: session?.limits,
     layouts: session?.layouts?.[unit.model.name],
+    loaded: stages.length > 0 ? undefined : session?.loaded?.[unit.model.name],
     streamed: session?.streamed?.[unit.model.name],
     asleep: session?.asleep === true ? (true as const) : undefined,
     turns: session?.turns,
@@ -350,6 +357,12 @@ function errorOf(session: SessionState | undefined, { model }: UnitSpec): Sessio
   return model_errors[model.name] ?? (ofModel ? undefined : error);
 }
 
+/** Why a stage of it failed, on whichever device of a node. */
+function stageError({ sessions }: AgentState, { unit, model }: UnitSpec): SessionState['error'] {
+  const held = sessions.filter(({ stages = [] }) => stages.some((stage) => stage.unit === unit));
+  return held.map(({ model_errors }) => model_errors?.[model.name]).find(Boolean);
+}
+
 /** Of a unit that is cut, the devices of all its stages on that node; else those of the process that serves it. */
 function devicesOf({ sessions }: AgentState, { devices }: SessionState, { unit }: UnitSpec): GivenDevice[] {
   const staged = sessions.flatMap((each) => {
@@ -362,12 +375,13 @@ function devicesOf({ sessions }: AgentState, { devices }: SessionState, { unit }
 
 /** Stages of a unit that processes of a node have, which may be started again. */
 function heldStages(sessions: readonly SessionState[], { unit }: UnitSpec, node: string): StageStatus[] {
-  return sessions.flatMap(({ stages = [], pid, devices = [] }) =>
+  return sessions.flatMap(({ stages = [], pid, devices = [], loaded }) =>
     stages
       .filter((held) => held.unit === unit)
-      .map(({ stage, begin, end }): StageStatus => {
+      .map(({ model, stage, begin, end }): StageStatus => {
         const [device] = devices;
         const status: StageStatus = { stage, begin, end, node, runs: pid !== undefined };
+        status.loaded = loaded?.[model];
         if (device) status.device = `${device.kind} ${device.index}`;
         return status;
       }),

@@ -39,6 +39,7 @@ export const deploymentStateSchema = z.object({
       since_ms: z.number(),
     })
     .optional(),
+  /** Since when it is to serve: a changed version of it goes on, and one that was stopped begins anew. */
   created_at_ms: z.number(),
   updated_at_ms: z.number(),
   /** Why the last attempt did not serve; kept for `status`. */

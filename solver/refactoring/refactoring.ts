@@ -89,6 +89,11 @@ export class Refactoring {
     return this.#epoch;
   }
 
+  /** To give it up would lose the pipeline: a device of the old layout is gone, or it is on its way back already. */
+  get mustGoOn(): boolean {
+    return this.#phase === 'returning' || this.#from.some(({ device }) => this.#lost.has(device));
+  }
+
   get transfers(): readonly (KvTransfer & { mask: CopyMask })[] {
     return this.#transfers;
   }

@@ -18,6 +18,8 @@ export type RequestPlace = {
       /** The model is there or on its way, and has so many requests. */
       stands: true;
       requests: number;
+      /** Where its weights are streamed, see `requestLoad` of `solver/streaming`; absent: nothing is known of it. */
+      budget_load?: number | undefined;
     }
   | {
       stands: false;
@@ -42,9 +44,14 @@ export function placeRank(
   { cpu_first, bin_packing }: Pick<SharingSettings, 'cpu_first' | 'bin_packing'>,
 ): number {
   const kind = cpu_first && !place.cpu ? 1 : 0;
-  const slow = place.too_slow ? 4 : 0;
   const fuller = (share: number): number => (bin_packing ? 1 - share : share);
-  if (place.stands) return slow + kind + fuller(place.requests / (1 + place.requests)) / 2;
+  const load = (place.stands && place.budget_load) || 0;
+  const slow = place.too_slow || load > 1 ? 4 : 0;
+  // Time or link are short everywhere: where least so.
+  if (load > 1) return slow + kind + 1 - 1 / (1 + load);
+  // Who joins a batch asks no more of the link; where several places have none, the load decides.
+  const idle = place.stands && place.requests === 0 ? load / 8 : 0;
+  if (place.stands) return slow + kind + fuller(place.requests / (1 + place.requests)) / 2 + idle;
   const near = Math.floor(affinityCost(place.load_s, place.taken) * affinity_classes);
   return slow + 2 + kind + (near + fuller(place.fullness) / 2) / affinity_classes;
 }

@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int is_in(const char *pid, const char *library, unsigned long address) {
@@ -49,11 +50,20 @@ static int stop(pid_t thread, const char *pid, const char *library) {
   return 0;
 }
 
+/** A try takes as long as the threads take to be scheduled, each: the clock ends this, not a number of tries. */
+static const time_t TRIES_S = 20;
+
+static time_t now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec;
+}
+
 int main(int argc, char **argv) {
   if (argc != 3) return 2;
   char folder[64];
   snprintf(folder, sizeof folder, "/proc/%s/task", argv[1]);
-  for (int tries = 0; tries < 20000; tries++) {
+  for (const time_t end_s = now_s() + TRIES_S; now_s() < end_s;) {
     DIR *tasks = opendir(folder);
     if (!tasks) return 1;
     for (struct dirent *entry; (entry = readdir(tasks));) {

@@ -55,6 +55,8 @@ export const clusterNodeNames: readonly string[] = clusterNodeKinds.flatMap((kin
 export const scavenge_grace_s = 5;
 /** Seconds between a cancelled or timed-out job's SIGTERM and SIGKILL. */
 export const kill_wait_s = 3;
+/** Both of them, where the shape is `long-graces`. */
+export const long_grace_s = 20;
 
 /** Kinds of sites that the cluster can be, beside the usual one, which gives jobs a part of a node. */
 export const clusterShapes = [
@@ -64,12 +66,14 @@ export const clusterShapes = [
   'private-tmp',
   'cgroup',
   'separate-hosts',
+  'long-graces',
 ] as const;
 /**
  * `linear`: select/linear, whole nodes · `exclusive`: partitions with OverSubscribe=EXCLUSIVE · `job-submit`: a Lua
  * policy that refuses with words · `private-tmp`: job_container/tmpfs, each job with a /tmp and a /dev/shm of its own ·
  * `cgroup`: proctrack/cgroup and task/cgroup, which limit memory · `separate-hosts`: each node with an address, a /tmp
- * and a /dev/shm of its own (`hosts.ts`).
+ * and a /dev/shm of its own (`hosts.ts`) · `long-graces`: between SIGTERM and SIGKILL nearly what sites give, for what
+ * takes longer where two cores do the work of several nodes.
  */
 export type ClusterShape = (typeof clusterShapes)[number];
 

@@ -9,6 +9,7 @@ import {
   clusterNodeKinds,
   clusterNodeNames,
   kill_wait_s,
+  long_grace_s,
   scavenge_grace_s,
 } from './layout.ts';
 import { atLeastRelease } from './slurm-folder.ts';
@@ -84,7 +85,7 @@ export function slurmConf(input: ClusterConfInput): string {
     'PreemptMode=REQUEUE',
     'EnforcePartLimits=ALL',
     'SchedulerParameters=bf_interval=1,sched_interval=2,sched_min_interval=0',
-    `KillWait=${kill_wait_s}`,
+    `KillWait=${shape === 'long-graces' ? long_grace_s : kill_wait_s}`,
     // Sites leave it at 300 s: so long a node may be silent before Slurm ends what ran on it. A third of that lies
     // between two looks at a node, and so long the keeper waits.
     ...(shape === 'separate-hosts' ? ['SlurmdTimeout=90'] : []),
@@ -99,7 +100,7 @@ export function slurmConf(input: ClusterConfInput): string {
         `DefaultTime=01:00:00 MaxTime=1-00:00:00 ${memory} PriorityTier=10 PreemptMode=OFF${whole}`,
     ),
     `PartitionName=debug Nodes=${all} DefaultTime=00:01:00 MaxTime=00:05:00 ${memory} PriorityTier=20 PreemptMode=OFF`,
-    `PartitionName=scavenge Nodes=${all} DefaultTime=01:00:00 MaxTime=04:00:00 ${memory} PriorityTier=1 PreemptMode=REQUEUE GraceTime=${scavenge_grace_s}${whole}`,
+    `PartitionName=scavenge Nodes=${all} DefaultTime=01:00:00 MaxTime=04:00:00 ${memory} PriorityTier=1 PreemptMode=REQUEUE GraceTime=${shape === 'long-graces' ? long_grace_s : scavenge_grace_s}${whole}`,
     // The last two exist to be refused by.
     `PartitionName=staff Nodes=${all} MaxTime=01:00:00 ${memory} PriorityTier=10 PreemptMode=OFF AllowGroups=adm`,
     `PartitionName=closed Nodes=${all} MaxTime=01:00:00 ${memory} PriorityTier=10 PreemptMode=OFF State=DOWN`,

@@ -60,8 +60,9 @@ function terminalOf(cols: number, argv: readonly string[]): IPty {
   });
 }
 const ctrlC = '\u0003';
-const generation = async (): Promise<number> =>
-  JSON.parse((await home.run(['status', 'demo', '--json'])).stdout).deployments[0].generation;
+const demo = async (): Promise<{ generation: number; created_at_ms: number }> =>
+  JSON.parse((await home.run(['status', 'demo', '--json'])).stdout).deployments[0];
+const generation = async (): Promise<number> => (await demo()).generation;
 
 describe('a deploy that ends running jobs', () => {
   it('asks for --yes where there is no terminal, and changes nothing', async () => {
@@ -92,12 +93,13 @@ describe('a deploy that ends running jobs', () => {
   }, 60_000);
 
   it('goes on after a yes', async () => {
+    const before = await demo();
     const asked = new Typed('deploy', 'demo.yaml');
     await asked.shows(/Go on\? \[y\/N\]/);
     asked.press('y\r');
     expect(await asked.ended, asked.screen).toBe(0);
     expect(asked.screen).toMatch(/job \S+ submitted/);
-    expect(await generation()).toBe(2);
+    expect(await demo()).toMatchObject({ generation: 2, created_at_ms: before.created_at_ms });
   }, 90_000);
 });
 
@@ -115,6 +117,7 @@ it('what cannot keep its promise says so, and asks', async () => {
 
 it('a lock that is waited for says who holds it, and since when', async () => {
   const path = join(home.folder, '.hpcserve/local/deployments/demo/lock');
+  const before = await demo();
   const lock = await FolderLock.acquire(path, aroundChange({ command: 'a test', timeout_ms: 5_000 }));
   const waiting = new Typed('stop', 'demo');
   try {
@@ -125,6 +128,8 @@ it('a lock that is waited for says who holds it, and since when', async () => {
   expect(await waiting.ended, waiting.screen).toBe(0);
   const again = await home.run(['deploy', 'demo.yaml', '--timeout', '60s']);
   expect(again.code, again.stderr).toBe(0);
+  // One that was stopped is as old as what was started then.
+  expect((await demo()).created_at_ms).toBeGreaterThan(before.created_at_ms);
 }, 90_000);
 
 describe('Ctrl-C', () => {

@@ -20,6 +20,8 @@ const prompts = Array.from({ length: 16 }, (_, index) => `Stage ${index} of a pi
 beforeAll(async () => {
   home = await UserHome.open({
     cluster: 'stage-jobs-move',
+    // A change of stages under sixteen answers takes seconds here, and a job that ends waits for it.
+    shape: 'long-graces',
     site: (shipped) =>
       shipped
         .replace('name: test-cluster', 'name: stage-jobs-move')

@@ -9,9 +9,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import type { CommandResult } from '../../slurm/command-runner.ts';
+import type { AgentState } from '../../spec/agent-state.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { UserHome } from '../cluster/user-home.ts';
 import { eventually } from '../mesh/support.ts';
+import { greedyAnswer } from './greedy-answer.ts';
 
 let home: UserHome;
 let cluster: Cluster;
@@ -107,31 +109,32 @@ async function kill({ launch_id, job_id }: Launch): Promise<void> {
   await end({ job_id });
 }
 
+/** What its nodes have written under names that end so. */
+function filesOf(launch_id: string, end: string): string[] {
+  const folder = join(home.folder, `.hpcserve/stage-jobs/deployments/cut/launches/${launch_id}`);
+  return readdirSync(folder)
+    .filter((name) => name.endsWith(end))
+    .map((name) => readFileSync(join(folder, name), 'utf8'));
+}
+
+/** The workers of a job that has a later stage, and how often these have loaded one. */
+function lenderOf({ launch_id }: Launch): { workers: unknown[]; loads: number } {
+  const states = filesOf(launch_id, '.state.json').map((text) => JSON.parse(text) as AgentState);
+  const workers = states.flatMap(({ sessions }) =>
+    sessions.map(({ session_id, pid, stages }) => ({ session_id, pid, stages })),
+  );
+  const loads = filesOf(launch_id, '.log').join('').split('"serving a model"').length - 1;
+  return { workers, loads };
+}
+
 /** How often Slurm has put its job back into the queue. */
 async function restarts({ job_id }: Launch): Promise<number> {
   const { stdout } = await cluster.runAs('user', ['scontrol', '--oneliner', 'show', 'job', job_id]);
   return Number(/ Restarts=(\d+)/.exec(stdout)?.[1] ?? 0);
 }
 
-/** A long greedy answer. @param begun called once, with its first words */
-async function answer(begun: () => Promise<void> = async () => undefined): Promise<string> {
-  const chunks = await client.completions.create({
-    model: 'cut',
-    prompt: 'Stages of a pipeline',
-    max_tokens: 150,
-    temperature: 0,
-    stream: true,
-    ...{ ignore_eos: true },
-  });
-  let text = '';
-  let lost: Promise<void> | undefined;
-  for await (const { choices } of chunks) {
-    text += choices[0]?.text ?? '';
-    if (text !== '') lost ??= begun();
-  }
-  await lost;
-  return text;
-}
+const answer = (begun?: () => Promise<void>): Promise<string> =>
+  greedyAnswer(client, { model: 'cut', max_tokens: 150 }, begun);
 
 /** How often somebody had to go on with the last answer, and who began it. */
 async function attempts(): Promise<number> {
@@ -208,6 +211,22 @@ it('has a stage leave while an answer is computed whose job Slurm preempts, and 
   expect(await answer()).toBe(expected);
 }, 240_000);
 
+it('has a stage leave a node that is emptied by its name, and divides it when another job is there', async () => {
+  const [first, second] = await parts();
+  const empty = async (): Promise<void> => {
+    const { code, stdout, stderr } = await hpcserve('drain', second.job!.nodes!);
+    expect(code, stderr).toBe(0);
+    expect(stdout).toContain(second.job_id);
+  };
+  expect(await answer(empty)).toBe(expected);
+  expect(await attempts()).toBe(1);
+  await divided('cut');
+  const [first2, second2] = await parts();
+  expect(first2.job_id).toBe(first.job_id);
+  expect(second2.job_id).not.toBe(second.job_id);
+  expect(await answer()).toBe(expected);
+}, 240_000);
+
 it('serves on while the agent of its first stage stands still, which the mesh takes for gone', async () => {
   const [{ launch_id }] = await parts();
   const signal = async (name: string): Promise<void> => {
@@ -218,14 +237,8 @@ it('serves on while the agent of its first stage stands still, which the mesh ta
   await signal('STOP');
   await delay(4000); // longer than the mesh waits
   await signal('CONT');
-  const log = join(home.folder, `.hpcserve/stage-jobs/deployments/cut/launches/${launch_id}`);
-  const said = (): string =>
-    readdirSync(log)
-      .filter((name) => name.endsWith('.agent.log'))
-      .map((name) => readFileSync(join(log, name), 'utf8'))
-      .join('');
   await eventually(
-    () => said().includes('took another session'),
+    () => filesOf(launch_id, '.agent.log').join('').includes('took another session'),
     'it to come back under another key',
     30_000,
   );
@@ -243,14 +256,24 @@ it('goes on with an answer whose second stage is lost, once the keeper has start
   expect(second2).toMatchObject({ lends_to: { number: 2 }, job: { state: 'RUNNING' } });
 }, 180_000);
 
-it('goes on with an answer whose first stage is ended: another job has it, and the second one stays', async () => {
-  const [first, second] = await parts();
-  expect(await answer(() => end(first))).toBe(expected);
-  await expectContinued();
-  const [first2, second2] = await parts();
-  expect(first2.job_id).not.toBe(first.job_id);
-  expect(second2.job_id).toBe(second.job_id);
-}, 180_000);
+it.each([
+  ['ended', end],
+  ['lost', kill],
+])(
+  'goes on with an answer whose first stage is %s: another job has it, and the second one keeps its weights',
+  async (_, lose) => {
+    const [first, second] = await parts();
+    const before = lenderOf(second);
+    expect(before.loads).toBeGreaterThan(0);
+    expect(await answer(() => lose(first))).toBe(expected);
+    await expectContinued();
+    const [first2, second2] = await parts();
+    expect(first2.job_id).not.toBe(first.job_id);
+    expect(second2.job_id).toBe(second.job_id);
+    expect(lenderOf(second2)).toEqual(before);
+  },
+  180_000,
+);
 
 it('has its first stage on stable nodes, and is lent the second one by a node with other devices that Slurm may take', async () => {
   const stopped = await hpcserve('stop', 'cut', '--yes');

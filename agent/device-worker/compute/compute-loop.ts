@@ -7,7 +7,9 @@ import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.t
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { isSystemError } from '../../../spec/errors/system-error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
+import { describeLoad, weightSources } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { WeightLoad } from '../../memory/pooled-loading.ts';
 import type { FabricPlace } from '../../pipeline/fabric-frames.ts';
 import type { WayNews } from '../../pipeline/ring-messages.ts';
 import type { StreamingShare } from '../../streaming/streamed-models.ts';
@@ -85,6 +87,8 @@ export class ComputeLoop {
   /** Words of `pulse`. */
   readonly #pulse: Int32Array;
   readonly #pool: () => DevicePool;
+  /** The same, once a model has made it necessary. */
+  #opened: DevicePool | undefined;
   readonly #schedule: DeviceSchedule;
   readonly #lifecycle: ModelLifecycle;
   readonly #models: WorkerModels;
@@ -108,7 +112,10 @@ export class ComputeLoop {
   ) {
     this.#port = port;
     this.#pulse = words;
-    this.#pool = pool;
+    this.#pool = () => {
+      this.#opened = pool();
+      return this.#opened;
+    };
     this.#step_ms_min = step_ms_min;
     this.#schedule = new DeviceSchedule(settings, disk, () => {
       // What is still to be written of a pool in host memory has been given away.
@@ -120,26 +127,29 @@ export class ComputeLoop {
       send: (message) => this.#send(message),
     });
     const news = (of: WayNews): void => this.#send({ type: 'frames', news: of });
+    const loaded = (load: WeightLoad): void => this.#loaded(load);
     this.#stages = new HostedStages({
       // Not while another stage is served: one frame is done after the other.
       ring: { signal: words, meanwhile: () => false, fabrics, news },
-      pool,
+      pool: this.#pool,
       step_ms_min,
       rows: this.#rows,
       leaving: this.#leaving,
+      loaded,
       send: (message) => {
         if (message.type === 'loaded') this.#hold(message.name, message.stats);
         if (message.type === 'load_failed') this.#hold(message.name);
         this.#send(message);
       },
     });
-    this.#lifecycle = new ModelLifecycle(this.#schedule, pool, step_ms_min, {
+    this.#lifecycle = new ModelLifecycle(this.#schedule, this.#pool, step_ms_min, {
       send: (message) => this.#send(message),
       beat: () => this.#beat(pulseStates.loading),
       ask: (submission) => this.#submit(submission),
       ring: { signal: words, meanwhile: () => this.#serveMeanwhile(), fabrics, news },
       rows: this.#rows,
       leaving: this.#leaving,
+      loaded,
       streaming,
     });
     this.#models = this.#lifecycle.models;
@@ -310,7 +320,7 @@ export class ComputeLoop {
         this.#tellTensors(message.ask, message.asked);
         break;
       case 'manifest':
-        if (this.#models.inPool) this.#send({ type: 'manifest', models: this.#pool().manifest() });
+        if (this.#opened) this.#send({ type: 'manifest', models: this.#opened.manifest() });
         break;
       case 'learned':
         this.#learned(message.path);
@@ -324,6 +334,13 @@ export class ComputeLoop {
     const { pipeline } = message;
     if (pipeline && pipeline.stage > 0) this.#stages.load({ ...message, pipeline }, this.#beside);
     else this.#lifecycle.load(message);
+  }
+
+  #loaded(load: WeightLoad): void {
+    const { model: name } = load;
+    const because = describeLoad(load);
+    this.#schedule.decisions.note({ kind: 'load', model: name, because });
+    this.#send({ type: 'weights_loaded', name, loaded: weightSources(load), because });
   }
 
   /** What a stage of a pipeline holds here is not promised to models beside it. @param stats absent: it is gone */
@@ -406,7 +423,17 @@ export class ComputeLoop {
       const done = { model: name, plan: plan ?? { decode: true, prefill_tokens: prefill_tokens + 1 } };
       this.#schedule.ended(done, report, engine.progress(), stats, elapsed_ms, monotonic_ms());
       const outputs = this.#withoutRefused(name, report.outputs);
-      this.#send({ type: 'step', name, outputs, stats, prefill_tokens, decode_tokens, elapsed_us });
+      const compute_ms = this.#schedule.stepTime_ms(name, stats);
+      this.#send({
+        type: 'step',
+        name,
+        outputs,
+        stats,
+        compute_ms,
+        prefill_tokens,
+        decode_tokens,
+        elapsed_us,
+      });
       this.#lifecycle.tellProfiles();
     } catch (error) {
       this.#lifecycle.fail(model, error);
@@ -470,21 +497,24 @@ export class ComputeLoop {
   }
 
   #report(): ScheduleReport {
-    const { away, inPool } = this.#models;
     const report: ScheduleReport = {
       instances: this.#schedule.instances(monotonic_ms()),
       scheduler: this.#schedule.counted,
       view: this.#schedule.view(monotonic_ms(), (model) => this.#lifecycle.loadTime_ms(model)),
       decisions: this.#schedule.decisions.last,
-      resting: away,
+      resting: this.#models.away,
     };
-    if (inPool || this.#stages.inPool) report.pool = this.#pool().report();
+    if (this.#opened) report.pool = this.#opened.report();
     return report;
   }
 
-  /** For a peer that loads them. Nothing moves or goes while they are read: this thread alone changes the pool. */
+  /**
+   * For a peer that loads them, also where no model serves: a later stage serves nobody by itself, a first one may
+   * wait for the others, and tensors stay when their model goes. Nothing moves or goes while they are read: this thread
+   * alone changes the pool.
+   */
   #tellTensors(ask: number, asked: TensorsAsk): void {
-    const pool = this.#models.inPool ? this.#pool() : undefined;
+    const pool = this.#opened;
     if ('contents' in asked) {
       const held = pool?.heldContents(asked.contents) ?? [];
       this.#send({ type: 'tensors', ask, told: { held } });

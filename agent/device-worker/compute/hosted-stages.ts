@@ -7,6 +7,7 @@ import { modelInfo } from '../../engine/model-info.ts';
 import type { Stage } from '../../engine/stage.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { WeightLoad } from '../../memory/pooled-loading.ts';
 import { DeviceStages } from '../../pipeline/device-stages.ts';
 import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
@@ -37,6 +38,8 @@ interface StageSurroundings {
   step_ms_min: number;
   rows: StageRows;
   leaving: LeavingLoads;
+  /** Weights are in their places. */
+  loaded(load: WeightLoad): void;
   send(message: FromCompute): void;
 }
 
@@ -47,12 +50,6 @@ export class HostedStages {
 
   constructor(around: StageSurroundings) {
     this.#around = around;
-  }
-
-  /** Some of the pool is theirs. */
-  get inPool(): boolean {
-    for (const { kv } of this.#stages.values()) if (kv) return true;
-    return false;
   }
 
   get areLoading(): boolean {
@@ -170,7 +167,8 @@ export class HostedStages {
       // The pool comes with the first model: that there is none is that model's error.
       const pool = this.#around.pool();
       hosted.kv ??= pool.layerKv(name);
-      load.open(pool.openStage({ ...options, on_progress }, { model: name }, beside, hosted.kv));
+      const use = { model: name, on_loaded: this.#around.loaded };
+      load.open(pool.openStage({ ...options, on_progress }, use, beside, hosted.kv));
     } catch (error) {
       this.#failed(hosted, load, error);
     }

@@ -1,6 +1,7 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { WeightLoad } from '../../memory/pooled-loading.ts';
 import type { CoordinatorEngine } from '../../pipeline/coordinator-opening.ts';
 import { LiveRefactoring } from '../../pipeline/live-refactoring.ts';
 import { RingPort, type RingSurroundings } from '../../pipeline/ring-port.ts';
@@ -19,6 +20,8 @@ interface RefactoringSurroundings {
   pool: () => DevicePool;
   rows: StageRows;
   leaving: LeavingLoads;
+  /** Weights are in their places. */
+  loaded(load: WeightLoad): void;
   send(message: FromCompute): void;
 }
 
@@ -97,9 +100,9 @@ export class LiveRefactorings {
     if (this.#live.has(name))
       throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${name} change already` });
     const { executor } = engine;
-    const { ring, pool, leaving } = this.#around;
+    const { ring, pool, leaving, loaded } = this.#around;
     leaving.settle();
-    const loading = pool().openStage(options, { model: name }, beside, executor.kv);
+    const loading = pool().openStage(options, { model: name, on_loaded: loaded }, beside, executor.kv);
     const isRing = pipeline!.stages > 1;
     const port = isRing ? new SortedPort(new RingPort(pipeline!.listen, pipeline!.next, ring)) : undefined;
     try {

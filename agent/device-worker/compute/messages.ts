@@ -19,6 +19,7 @@ import type {
 } from '../../../spec/engine-contract.ts';
 import type { ErrorJson } from '../../../spec/errors/error.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
+import type { WeightSources } from '../../../spec/weight-sources.ts';
 import type { KvRange } from '../../engine/kv-runs.ts';
 import type { DevicePoolOptions } from '../../memory/device-pool.ts';
 import type { TensorRange } from '../../memory/peers/peer-messages.ts';
@@ -185,6 +186,8 @@ export interface DeviceFailed {
 
 export type FromCompute =
   | ({ type: 'progress'; name: string } & LoadProgress)
+  /** The weights of a model, or of a stage of it, are in their places; `because`: how they came, in words. */
+  | { type: 'weights_loaded'; name: string; loaded: WeightSources; because: string }
   /**
    * `kv`: absent where its sequences cannot move to other workers. `stage_kv`: of a stage, absent where its rows
    * cannot move to other stages.
@@ -244,6 +247,8 @@ export type FromCompute =
       name: string;
       outputs: TokenOutput[];
       stats: EngineStats;
+      /** See `ModelLoad`. */
+      compute_ms: number | undefined;
       prefill_tokens: number;
       decode_tokens: number;
       elapsed_us: number;

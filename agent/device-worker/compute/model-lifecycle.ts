@@ -3,8 +3,8 @@ import { GrowingProfile } from '../../../solver/sharing/growing-profile.ts';
 import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
-import { describeLoad } from '../../memory/describe-load.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
+import type { WeightLoad } from '../../memory/pooled-loading.ts';
 import type { RingSurroundings } from '../../pipeline/ring-port.ts';
 import { StreamedModels, type StreamingShare } from '../../streaming/streamed-models.ts';
 import type { DeviceSchedule } from './device-schedule.ts';
@@ -35,6 +35,8 @@ export interface LifecycleSurroundings {
   ring: RingSurroundings;
   rows: StageRows;
   leaving: LeavingLoads;
+  /** Weights are in their places. */
+  loaded(load: WeightLoad): void;
   /** A model serves: requests that waited for it are asked anew. */
   ask(submission: Submission): void;
   /** Of models whose weights are streamed; absent: there are none. */
@@ -75,6 +77,7 @@ export class ModelLifecycle {
       pool,
       rows: around.rows,
       leaving: around.leaving,
+      loaded: (load) => around.loaded(load),
       send: (message) => around.send(message),
     });
     this.#streamed = new StreamedModels(pool, around.streaming, {
@@ -90,8 +93,7 @@ export class ModelLifecycle {
       send: (message) => around.send(message),
       beat: () => around.beat(),
       giveWay: (model) => this.#giveWay(model),
-      loaded: (load) =>
-        schedule.decisions.note({ kind: 'load', model: load.model, because: describeLoad(load) }),
+      loaded: (load) => around.loaded(load),
       opened: (model, engine) => this.#opened(model, engine),
       pipelineOpened: (name, opened) => this.refactorings.opened(name, opened),
       failed: (model, error) => this.#notLoaded(model, error),

@@ -44,9 +44,4 @@ export class WorkerModels implements Iterable<WorkerModel> {
   get away(): string[] {
     return [...this].flatMap(({ name, isAway }) => (isAway ? [name] : [])).sort();
   }
-
-  /** Something of a model may lie in the pool: there is one. */
-  get inPool(): boolean {
-    return this.has('serving') || this.away.length > 0;
-  }
 }

@@ -84,6 +84,15 @@ export class LoadCounters {
     return index < count ? index : undefined;
   }
 
+  /** As `take`; undefined also where the next unit is not one that may be taken. */
+  takeIf(count: number, mayTake: (index: number) => boolean): number | undefined {
+    for (;;) {
+      const index = Atomics.load(this.#words, words.next);
+      if (index >= count || !mayTake(index)) return undefined;
+      if (Atomics.compareExchange(this.#words, words.next, index, index + 1) === index) return index;
+    }
+  }
+
   finish(bytes: number): void {
     Atomics.add(this.#totals, 0, BigInt(bytes));
   }

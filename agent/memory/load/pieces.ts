@@ -61,6 +61,13 @@ export interface ConvertedPiece {
 /** What a thread takes at once. */
 export type Unit = Piece[];
 
+/** Where in the file a unit's bytes are. */
+export function rangesOf(unit: Unit): FileRange[] {
+  return unit.flatMap((piece): FileRange[] =>
+    piece.kind === 'plain' ? [{ offset_bytes: piece.file_offset, size_bytes: piece.bytes }] : piece.ranges,
+  );
+}
+
 /** @param unit_bytes most bytes of a unit, unless one indivisible piece has more */
 export function cutIntoUnits(tensors: readonly TensorLoad[], unit_bytes: number): Unit[] {
   const units: Unit[] = [];

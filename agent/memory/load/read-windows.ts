@@ -1,5 +1,5 @@
 /** Cuts what a unit needs of its file into reads: ranges that lie close together come with one. */
-import type { FileRange, Unit } from './pieces.ts';
+import { type FileRange, rangesOf, type Unit } from './pieces.ts';
 
 /** A part of a file, and where it lies in the memory that a unit is read into. */
 export interface ReadWindow extends FileRange {
@@ -16,9 +16,7 @@ const line_bytes = 64;
  * @returns in the order of the file, none of them in another; the last may go beyond the end of the file
  */
 export function readWindows(unit: Unit, alignment: number): ReadWindow[] {
-  const ranges = unit.flatMap((piece): FileRange[] =>
-    piece.kind === 'plain' ? [{ offset_bytes: piece.file_offset, size_bytes: piece.bytes }] : piece.ranges,
-  );
+  const ranges = rangesOf(unit);
   ranges.sort((a, b) => a.offset_bytes - b.offset_bytes);
   const windows: ReadWindow[] = [];
   for (const { offset_bytes, size_bytes } of ranges) {

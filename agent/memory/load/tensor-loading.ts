@@ -3,6 +3,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import type { OpenModelFile } from './open-model-file.ts';
 import type { Unit } from './pieces.ts';
+import type { LoadShare } from './unit-loader.ts';
 
 /** A unit takes milliseconds, seconds from a slow disk: after this long without a byte, the file hangs. */
 const stall_ms = 60_000;
@@ -38,16 +39,11 @@ export interface PeerPart {
   trouble?: string;
 }
 
-interface Share {
-  step(): boolean;
-  end(): void;
-}
-
 interface Begun {
   source: OpenModelFile;
   work: LoadWork;
   /** Sets threads to work. */
-  start(work: LoadWork): Share;
+  start(work: LoadWork): LoadShare;
   fetching: Fetching | undefined;
   onProgress(progress: LoadProgress): void;
   /** The filesystem refused a read past the page cache. */
@@ -71,7 +67,7 @@ export class TensorLoading {
   readonly #started = performance.now();
   #work: LoadWork;
   /** Absent until the file is read. */
-  #share: Share | undefined;
+  #share: LoadShare | undefined;
   #counters: LoadCounters;
   /** Of the file and of peers, before what no peer could bring was begun. */
   #bytes_before = 0;
@@ -129,26 +125,28 @@ export class TensorLoading {
   }
 
   /**
-   * @param help takes one unit, and waits a little where none is left to take
+   * @param help takes one unit, and waits a little where there is none to take
+   * @param from what it takes units: those `in_memory` keep the caller waiting for no disk or filesystem
    * @returns whether every byte is in its place
    * @throws HpcserveError E_MODEL_WEIGHTS: some are no numbers; E_POOL_LOAD: the file cannot be read, is shorter than
    *   it was, or has changed; then the places of the tensors hold nothing of use, and no thread writes to them any more
    *   unless `details.still_writing` is true
    */
-  advance(help: boolean): boolean {
+  advance(help: boolean, from: 'any' | 'in_memory' = 'any'): boolean {
     const counters = this.#counters;
     const { units, path } = this.#work;
+    const isUnderWay = (): boolean =>
+      counters.left(units.length) || counters.active > 0 || this.#fetching?.pending === true;
     if (!this.#share && this.#fetching?.asking) {
       if (help) counters.wait(counters.active, wait_ms);
       return false;
     }
     this.#share ??= this.#start(this.#work);
-    if (help && !this.#share.step() && (counters.active > 0 || this.#fetching?.pending))
-      counters.wait(counters.active, wait_ms);
+    if (help && !this.#share.step(from) && isUnderWay()) counters.wait(counters.active, wait_ms);
     this.#report();
     if (counters.failed) this.#fetching?.stop();
     else if (!counters.left(units.length)) this.#fetching?.hurry(counters.bytes);
-    if (counters.left(units.length) || counters.active > 0 || this.#fetching?.pending) {
+    if (isUnderWay()) {
       if (performance.now() - this.#moved_at <= stall_ms) return false;
       if (!counters.left(units.length) && counters.active === 0) {
         // The file is not at fault: it has not been asked for the rest yet.

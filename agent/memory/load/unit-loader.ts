@@ -8,7 +8,7 @@ import { type Place, placeIn } from '../../backend/pool-memory.ts';
 import { refusedWeights, writeWeights } from '../../engine/checked-weights.ts';
 import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
-import type { ConvertedPiece, FileRange, Piece, Unit } from './pieces.ts';
+import { type ConvertedPiece, type FileRange, type Piece, rangesOf, type Unit } from './pieces.ts';
 import { cachedSource, isInMemory, pagesOf, ReadFailure, readFully } from './read-file.ts';
 import { type StagingMemory, stagingMemory } from './staging-memory.ts';
 import { UnitRing } from './unit-ring.ts';
@@ -32,6 +32,13 @@ interface Share {
   structs: TensorStructs;
   counters: LoadCounters;
   claims: GroupClaims | undefined;
+}
+
+/** Of a load, what the thread that began it does between other things. */
+export interface LoadShare {
+  /** Brings one unit, or of those `in_memory` the next. @returns whether there was one to take */
+  step(from: keyof typeof takers): boolean;
+  end(): void;
 }
 
 /** Where bytes of the file lie in memory. */
@@ -72,11 +79,12 @@ export class UnitLoader {
   }
 
   /** This thread's share of a load, to be done unit by unit; `end` frees what it needed. */
-  open(work: LoadWork): { step(): boolean; end(): void } {
+  open(work: LoadWork): LoadShare {
     const share = this.#share(work);
     const ring = needsRing(work);
     if (ring) this.#ring.prepare(work, this.#copies);
-    const step = ring ? () => this.#settledStep(share) : () => this.#step(share);
+    const step: LoadShare['step'] = (from) =>
+      ring ? this.#settledStep(share, takers[from]) : this.#step(share, takers[from]);
     return { step, end: () => share.structs.free() };
   }
 
@@ -110,19 +118,19 @@ export class UnitLoader {
   }
 
   /** @returns whether a unit was left to take */
-  #step(share: Share): boolean {
+  #step(share: Share, take: Taker = takeUnit): boolean {
     return this.#guarded(share, () => {
-      const unit = takeUnit(share);
+      const unit = take(share);
       if (unit) this.#loadUnit(share, unit);
       return unit !== undefined;
     });
   }
 
   /** As `#step`; nothing is on its way when it returns. */
-  #settledStep(share: Share): boolean {
+  #settledStep(share: Share, take: Taker): boolean {
     return this.#guarded(share, () => {
       try {
-        return this.#ringStep(share, 1);
+        return this.#ringStep(share, 1, take);
       } finally {
         this.#ring.settle(share.counters);
       }
@@ -133,12 +141,12 @@ export class UnitLoader {
    * Begins as many units as are to be read ahead, and places the oldest of them.
    * @returns whether there was one
    */
-  #ringStep(share: Share, ahead: number): boolean {
+  #ringStep(share: Share, ahead: number, take: Taker = takeUnit): boolean {
     const { work, counters } = share;
     const ring = this.#ring;
     return this.#guarded(share, () => {
       while (ring.waiting < ahead) {
-        const unit = takeUnit(share);
+        const unit = take(share);
         if (!unit) break;
         if (bytesOf(unit) <= ring_unit_bytes_max) ring.begin(work, counters, unit);
         else this.#loadUnit(share, unit);
@@ -267,12 +275,27 @@ function needsRing({ upload, direct }: LoadWork): boolean {
   return upload !== undefined || direct !== undefined;
 }
 
+type Taker = (share: Share) => Unit | undefined;
+
+const takers = { any: takeUnit, in_memory: takeCachedUnit };
+
 /** The next unit that this side of a load brings. */
 function takeUnit({ work, counters, claims }: Share): Unit | undefined {
   for (;;) {
     const index = counters.take(work.units.length);
     if (index === undefined) return undefined;
     // Else a peer brings it, or has tried to.
+    if (!claims || claims.takeForFile(work.shared!.group_of[index]!)) return work.units[index]!;
+  }
+}
+
+/** The same where the page cache has all of it: no disk is waited for, which could hang. */
+function takeCachedUnit({ work, counters, claims }: Share): Unit | undefined {
+  const isCached = (index: number): boolean =>
+    rangesOf(work.units[index]!).every((range) => cachedSource(work, range) !== undefined);
+  for (;;) {
+    const index = counters.takeIf(work.units.length, isCached);
+    if (index === undefined) return undefined;
     if (!claims || claims.takeForFile(work.shared!.group_of[index]!)) return work.units[index]!;
   }
 }

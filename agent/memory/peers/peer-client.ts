@@ -17,8 +17,10 @@ const silence_ms = 2000;
 /** A peer that serves as many as it can is asked again after so long, so often. */
 const busy_ms = 200;
 const busy_tries = 25;
-/** Of the list of offers: peers are asked for it now. The file is read meanwhile. */
-const offers_ms = 6000;
+/**
+ * Of the list of offers: peers are asked for it now, the last ones after 3 s, each for 5 s. The file is read meanwhile.
+ */
+const offers_ms = 9000;
 const tooManyRequests = 429;
 const offers_bytes_max = 16 * 1024 * 1024;
 

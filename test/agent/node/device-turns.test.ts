@@ -29,8 +29,8 @@ async function installed(site: Site): Promise<Record<string, string>> {
 }
 
 const sleeping = (name: string) => unitOf({ name, engine_args: ['--enable-sleep-mode'] }, { engine: 'vllm' });
-const promised = (name: string) =>
-  unitOf({ name, engine_args: ['--enable-sleep-mode'], slo: { ttft_ms: 100 } }, { engine: 'vllm' });
+const promised = (name: string, ttft_ms = 100) =>
+  unitOf({ name, engine_args: ['--enable-sleep-mode'], slo: { ttft_ms } }, { engine: 'vllm' });
 
 const reportOf = (state: AgentState, unit: string) =>
   state.sessions.find((session) => session.unit === unit)?.turns;
@@ -101,6 +101,30 @@ test('which one is awake, and who waits for another to wake, is told over the ga
   expect(after.wake_ms).toBeGreaterThanOrEqual(3000);
 }, 90_000);
 
+test('of those that wait, the one with the least headroom is woken first, whoever asked before', async () => {
+  await using site = await Site.open();
+  // Long enough that all of them wait while the first change is under way.
+  const slow = { ...(await installed(site)), VLLM_RULES_WAKE_MS: '4000' };
+  const units = [sleeping('one'), sleeping('two'), promised('patient', 90_000), promised('urgent')];
+  await site.start(units, {}, slow);
+  const records = await Promise.all(units.map(({ model }) => site.serving(model.name, 60_000)));
+  const answered: string[] = [];
+  const ask = async (at: number): Promise<void> => {
+    const { statusCode, body } = await site.ask(records[at]!, 'hello');
+    await body.dump();
+    expect(statusCode).toBe(200);
+    answered.push(units[at]!.model.name);
+  };
+  await ask(0);
+  const asked: Promise<void>[] = [];
+  for (const at of [1, 2, 3]) {
+    asked.push(ask(at));
+    await eventually(async () => (await waitingFor(site, records[at]!)) === 1 || undefined, 'it waits');
+  }
+  await Promise.all(asked);
+  expect(answered).toEqual(['one', 'two', 'urgent', 'patient']);
+}, 90_000);
+
 test('one that ends leaves the device to the others, and comes back when it can', async () => {
   await using site = await Site.open();
   const agent = await site.start(['one', 'two'].map(sleeping), {}, await installed(site));
@@ -169,7 +193,11 @@ test('what would break a promise is refused with a time; what is certain, or pro
 test('one that is always asked gives the device up to another that something is promised to', async () => {
   await using site = await Site.open();
   const slow = { ...(await installed(site)), VLLM_RULES_ANSWER_MS: '2000' };
-  const agent = await site.start(['busy', 'rare'].map(promised), {}, slow);
+  const agent = await site.start(
+    ['busy', 'rare'].map((name) => promised(name)),
+    {},
+    slow,
+  );
   const [busy, rare] = await Promise.all(['busy', 'rare'].map((name) => site.serving(name, 60_000)));
   const ask = async (record: typeof busy): Promise<number> => {
     const { body, statusCode } = await site.ask(record!, 'hello');

@@ -14,7 +14,9 @@ import {
   workersOf,
 } from './refactoring-support.ts';
 
-const slow: JobDevices = { launch: { ...emulated, emulated_step_ms: 20 } };
+/** A job whose stages leave it within the time that it is given, on a busy machine, too. */
+const leaving = { drain_s: 60 };
+const slow: JobDevices = { launch: { ...emulated, ...leaving, emulated_step_ms: 20 } };
 
 test('to a free device of the other job; the job in its place has none, and gets one', {
   timeout: 120_000,
@@ -56,7 +58,7 @@ test('from processors that lend it a stage to a device of another kind, and back
   await using site = await Site.open();
   const kinds = { node_device_kinds: ['gpu', 'cpu'] as ('gpu' | 'cpu')[] };
   const processors: JobDevices = {
-    launch: { cpu_devices_per_node: 2 },
+    launch: { ...leaving, cpu_devices_per_node: 2 },
     unit: { ...kinds, device_kind: 'cpu', threads: 1 },
   };
   const first = await startJob(site, 0, true, { ...slow, unit: kinds });

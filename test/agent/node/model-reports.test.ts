@@ -19,6 +19,24 @@ describe('what a worker said of its models', () => {
     expect(Object.keys(reports.layouts).sort()).toEqual(['goes', 'stays']);
   });
 
+  test('tells how weights were loaded last, until they go', () => {
+    const reports = new ModelReports();
+    const loaded = (loaded_bytes: number) => ({
+      reused_bytes: 0,
+      loaded_bytes,
+      duration_ms: 1,
+      from_nodes: {},
+    });
+    const come = (name: string, bytes: number): void =>
+      reports.takeLoaded({ type: 'weights_loaded', name, loaded: loaded(bytes), because: '' });
+    come('goes', 1);
+    come('stays', 1);
+    reports.take(serving('stays'));
+    come('stays', 2);
+    reports.take({ type: 'model', name: 'goes', state: 'unloaded' });
+    expect(reports.loaded).toEqual({ stays: loaded(2) });
+  });
+
   test('is kept while a model is in another state', () => {
     const reports = new ModelReports();
     reports.take(serving('m'));
@@ -53,6 +71,10 @@ test('a rate is news first, and again when it is a quarter more or less; so is a
   expect(measured({ link_bytes_per_s: 0.7e9, because: ['the link gives 0.7 GB/s'] })).toBe(true);
   expect(measured({ link_bytes_per_s: 0.7e9, because: ['the link gives 0.6 GB/s'] })).toBe(false);
   expect(measured({ resident_bytes: 0, link_bytes_per_s: 0.7e9, because: ['other'] })).toBe(true);
+  const most = { resident_bytes: 0, link_bytes_per_s: 0.7e9, because: ['other'] };
+  expect(measured({ ...most, link_bytes_per_s_max: 1e9 })).toBe(true);
+  expect(measured({ ...most, link_bytes_per_s_max: 1.2e9 })).toBe(false);
+  expect(measured({ ...most, link_bytes_per_s_max: 1.3e9 })).toBe(true);
   expect(measured({ link_bytes_per_s: 9e9 }, 'unknown')).toBe(false);
   expect(reports.measured([{ name: 'm' } as ModelLoad])).toBe(false);
 });

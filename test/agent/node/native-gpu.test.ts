@@ -3,8 +3,9 @@ import { execFileSync } from 'node:child_process';
 import { cpSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, test } from 'vitest';
-import { findNativeLibraries } from '../../../native/libraries.ts';
+import { isDeepStrictEqual } from 'node:util';
+import { describe, expect, test, vi } from 'vitest';
+import { findNativeLibraries, nativeFolderVariable } from '../../../native/libraries.ts';
 import type { UnitSpec } from '../../../spec/launch.ts';
 import { vulkanDevice } from '../../engines/environments.ts';
 import { model } from '../engine/support.ts';
@@ -26,17 +27,28 @@ async function gpuUnit(more: Partial<UnitSpec> = {}, wanted: object = {}): Promi
   );
 }
 
-/** A backend for CUDA by its name, linked against a runtime that is not there. */
-function withoutRuntime(path: string): void {
-  const runtime = `${path}.runtime`;
-  const compile = (output: string, ...more: string[]): void => {
+/** A backend for CUDA by its name, linked against libraries in `beside`; their driver knows CUDA 12.4. */
+function cudaBackend(path: string, beside: string, names: readonly string[]): void {
+  const compile = (output: string, input: string, ...more: string[]): void => {
     const argv = ['-shared', '-fPIC', '-x', 'c', '-', '-o', output, '-x', 'none', ...more];
-    execFileSync('cc', argv, { input: 'int nothing;' });
+    execFileSync('cc', argv, { input });
   };
-  mkdirSync(runtime);
-  compile(join(runtime, 'libcudart.so.13'));
-  compile(path, '-L', runtime, '-Wl,--no-as-needed', '-l:libcudart.so.13');
-  rmSync(runtime, { recursive: true });
+  mkdirSync(beside);
+  const version = 'int cuDriverGetVersion(int *version) { *version = 12040; return 0; }';
+  for (const name of names)
+    compile(join(beside, name), name.startsWith('libcuda.') ? version : 'int nothing;');
+  const linked = names.map((name) => `-l:${name}`);
+  compile(path, 'int nothing;', '-L', beside, '-Wl,--no-as-needed', ...linked);
+}
+
+/** The folder of those that come along, for CPUs alone, whatever folder this run names. */
+function plainLibraries(): string {
+  vi.stubEnv(nativeFolderVariable, undefined);
+  try {
+    return findNativeLibraries().folder;
+  } finally {
+    vi.unstubAllEnvs();
+  }
 }
 
 /** Of a worker on a device that somebody else uses, too. */
@@ -97,9 +109,17 @@ describe.skipIf(found === undefined)(
           { ...environment, ...preload },
         );
         const session = await site.serving('m', serving_ms);
-        const { sessions } = (await agent.state())!;
-        const streamed = sessions.flatMap((each) => Object.keys(each.streamed ?? {}));
-        expect(streamed).toEqual('weights' in wanted ? ['m'] : []);
+        // An agent writes down what it serves a moment after it announces it.
+        const streamed = 'weights' in wanted ? ['m'] : [];
+        await agent.stateWhere(
+          ({ sessions }) =>
+            sessions.some(({ session_id }) => session_id === session.session_id) &&
+            isDeepStrictEqual(
+              sessions.flatMap((each) => Object.keys(each.streamed ?? {})),
+              streamed,
+            ),
+          `streamed models [${streamed}] to be written down`,
+        );
         writeFileSync(lost, '');
         const answer = site.ask(session, 'hello').then(({ body }) => body.text());
         // The agent may have ended before it could say more.
@@ -174,24 +194,32 @@ describe.skipIf(found === undefined)(
       );
     });
 
-    test('fail by name where the libraries have no such backend, do not load, or find no device', async () => {
+    test('fail by name where the libraries have no such backend, do not load, are newer than the driver, or find no device', async () => {
       await using site = await Site.open();
       const broken = join(site.folder, 'broken');
       mkdirSync(broken);
       cpSync(native_library_dir, broken, { recursive: true });
       rmSync(join(broken, 'libggml-base.so'));
       writeFileSync(join(broken, 'libggml-base.so'), 'no library');
-      const lacking = join(site.folder, 'lacking');
-      mkdirSync(lacking);
-      cpSync(findNativeLibraries().folder, lacking, { recursive: true });
-      withoutRuntime(join(lacking, 'libggml-cuda.so'));
-      const cases: [string | undefined, Record<string, string>, RegExp][] = [
-        [undefined, environment, /have no backend for GPUs/],
+      const [lacking, old] = ['lacking', 'old'].map((name) => join(site.folder, name)) as [string, string];
+      const plain = plainLibraries();
+      for (const copy of [lacking, old]) cpSync(plain, copy, { recursive: true });
+      const runtime = join(site.folder, 'runtime');
+      cudaBackend(join(lacking, 'libggml-cuda.so'), runtime, ['libcudart.so.13']);
+      rmSync(runtime, { recursive: true });
+      cudaBackend(join(old, 'libggml-cuda.so'), runtime, ['libcuda.so.1', 'libcudart.so.13']);
+      const cases: [string, Record<string, string>, RegExp][] = [
+        [plain, environment, /have no backend for GPUs/],
         [broken, environment, /cannot be listed/],
         [
           lacking,
           environment,
           /the job has 0 of that kind here.*cuda: libcudart\.so\.13 missing \(a module with CUDA/,
+        ],
+        [
+          old,
+          { ...environment, LD_LIBRARY_PATH: runtime },
+          /the job has 0 of that kind here.*knows CUDA up to 12\.4, and libcudart\.so\.13 needs 13\.0/,
         ],
         [
           native_library_dir,
@@ -200,8 +228,7 @@ describe.skipIf(found === undefined)(
         ],
       ];
       for (const [folder, variables, words] of cases) {
-        const launch = folder === undefined ? {} : { native_library_dir: folder };
-        const agent = await site.start([await gpuUnit()], launch, variables);
+        const agent = await site.start([await gpuUnit()], { native_library_dir: folder }, variables);
         expect((await agent.ended).code).toBe(8);
         expect(JSON.stringify(await agent.state())).toMatch(words);
       }

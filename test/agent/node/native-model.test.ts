@@ -18,13 +18,10 @@ function streamedOf(wanted: object, more: Partial<UnitSpec['memory'] & object>):
   return loadMessage(nativeModel(unit, context, 'a device'), text, learned).streamed;
 }
 
-test('of one that is streamed: what stays of it, its share of a link that others read over, and its copies', () => {
+test('of one that is streamed: what stays of it, what is assumed of its link, its share of that, and its copies', () => {
   const streamed = { weights: 'streamed' };
-  expect(streamedOf(streamed, { resident_bytes: 7, link_share: 0.4, locked_bytes: 0 })).toEqual({
-    resident_bytes: 7,
-    link_share: 0.4,
-    locked_bytes: 0,
-  });
+  const memory = { resident_bytes: 7, link_share: 0.4, link_bytes_per_s: 5e10, locked_bytes: 0 };
+  expect(streamedOf(streamed, memory)).toEqual(memory);
   expect(streamedOf(streamed, {})).toEqual({ resident_bytes: 0 });
   expect(streamedOf({}, { resident_bytes: 7, link_share: 0.4 })).toBeUndefined();
 });

@@ -124,6 +124,7 @@ describe('the native engine on a node', () => {
       'device worker started',
       'listening',
       'loading a model',
+      'weights are there',
       'serving a model',
       'asked to drain',
       'asked to stop',
@@ -131,7 +132,8 @@ describe('the native engine on a node', () => {
     ]);
     expect(lines[0]).toMatchObject({ level: 30, pid: expect.any(Number), threads: 1, cores: allowed });
     expect(lines[1].isa).toEqual(expect.any(Array));
-    expect(lines[3]).toMatchObject({
+    expect(lines[3]).toMatchObject({ name: 'toy', reused_bytes: 0, from_nodes: {} });
+    expect(lines[4]).toMatchObject({
       name: 'toy',
       precision: 'F16',
       kv_tokens: expect.any(Number),
@@ -139,7 +141,7 @@ describe('the native engine on a node', () => {
       bytes_loaded: expect.any(Number),
       load_bytes_per_s: expect.any(Number),
     });
-    expect(lines[3].bytes_loaded).toBeGreaterThan(100_000);
+    expect(lines[4].bytes_loaded).toBeGreaterThan(100_000);
   });
 
   // Side by side: the first two are pauses of many seconds.

@@ -65,6 +65,8 @@ export const untilStages = (agent: RunningAgent, wanted: number[][]): Promise<un
         sessions.flatMap(({ stages: held = [] }) => held.map(({ begin, end }) => [begin, end])),
       ) === JSON.stringify(wanted),
     `stages ${JSON.stringify(wanted)}`,
+    // Beside other suites, a stage that moves is loaded and copied for longer than most that is waited for.
+    45_000,
   );
 
 /** A unit over two nodes of a job, with so many devices on each. */
@@ -155,6 +157,14 @@ export const untilTold = ({ launch }: RunningAgent, what: string, times = 1): Pr
     async () =>
       (await readFile(join(launch.launch_folder, 'n1.agent.log'), 'utf8')).split(what).length > times,
     `the second node to hear: ${what}`,
+  );
+
+/** Resolves once the first node has told the second one of the stages as planned: it asks for nothing after that. */
+export const untilPlanIsTold = ({ launch }: RunningAgent): Promise<unknown> =>
+  eventually(
+    async () =>
+      /a node knows its stages/.test(await readFile(join(launch.launch_folder, 'n0.agent.log'), 'utf8')),
+    'the second node to know the stages as planned',
   );
 
 /** The workers of a node, in the order of its devices, once they run. */

@@ -51,8 +51,9 @@ test('a pipeline serves with the stages it begins with, beside workers that have
   await site.serving('m');
   const state = await agent.stateWhere(
     // The agent's own session has no units.
-    ({ sessions }) => sessions.filter(({ pid, units }) => pid !== undefined && units).length === 3,
-    'a worker on each device',
+    ({ phase, sessions }) =>
+      phase === 'serving' && sessions.filter(({ pid, units }) => pid !== undefined && units).length === 3,
+    'a worker on each device, and the model there',
   );
   const workers = state.sessions.filter(({ units }) => units);
   expect(workers.map(({ stages: held = [] }) => held.length).sort()).toEqual([0, 1, 1]);

@@ -16,6 +16,7 @@ import {
   on,
   refactor,
   startTwo,
+  untilPlanIsTold,
   untilStages,
   untilTold,
   whole,
@@ -74,6 +75,8 @@ test('a layout comes whose stage a node has just given back: it loads the stage 
   let again: RunningAgent | undefined;
   try {
     const expected = await answer(site, await site.serving('m'));
+    // Whoever is told late finds a later change there, and follows it with one more.
+    await untilPlanIsTold(first);
     const agents = await agentsOf(site, first);
     const driver = await node(agents, 1);
     // The agent knows who asks by its record.

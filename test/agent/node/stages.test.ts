@@ -1,6 +1,9 @@
 /** Stages of a unit under real node agents: on the devices of one node, and on those of two. */
+import { closeSync, copyFileSync, openSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
+import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { fabricAbsence } from '../../../native/fabric/fabric.ts';
 import type { LaunchSpec, UnitSpec } from '../../../spec/launch.ts';
 import type { SessionRecord } from '../../../spec/session-record.ts';
@@ -122,6 +125,29 @@ test('stages on two nodes of a job talk through their agents', async () => {
   }
 });
 
+/** A model whose last layer has a weight that is no number: what computes that loads it in vain. */
+async function withoutLastLayer(folder: string): Promise<string> {
+  const path = join(folder, 'broken.gguf');
+  copyFileSync(await model('tiny-llama', 'Q8_0'), path);
+  const { gguf } = openModelFile(path);
+  const { offset_bytes } = gguf.tensors.find(({ name }) => name === 'blk.1.ffn_down.weight')!;
+  const file = openSync(path, 'r+');
+  // The scale of its first block.
+  writeSync(file, Uint16Array.of(0x7e00), 0, 2, offset_bytes);
+  closeSync(file);
+  return path;
+}
+
+test('a unit fails with one of its later stages, and its node says why', async () => {
+  await using site = await Site.open();
+  const model_path = await withoutLastLayer(site.folder);
+  const agent = await site.start([await cutUnit({ device_count: 2, stages, model_path })], emulated);
+  expect((await agent.ended).code).not.toBe(0);
+  const state = await agent.state();
+  expect(state).toMatchObject({ phase: 'failed', error: { code: 'E_AGENT_UNITS_FAILED' } });
+  expect(state!.error!.because).toEqual([expect.stringMatching(/^m-0-stage1: .*E_MODEL_WEIGHTS/)]);
+});
+
 /** One job of several over which the stages of a unit are divided. */
 async function partOf(
   site: Site,
@@ -131,11 +157,40 @@ async function partOf(
     launch = {} as Partial<LaunchSpec>,
     environment = {} as Record<string, string>,
     prefix = [] as string[],
+    more = {} as Partial<UnitSpec>,
   } = {},
 ): Promise<RunningAgent> {
-  const unit = await cutUnit({ device_count: 1, nodes: 2, stages });
+  const unit = await cutUnit({ device_count: 1, nodes: 2, stages, ...more });
   return site.start([unit], { ...emulated, ...launch, part: { group, node_index } }, environment, prefix);
 }
+
+test.each([
+  ['sees no file', '/nowhere/model.gguf', /E_AGENT_MODEL_PATH/],
+  ['cannot load it', undefined, /E_MODEL_WEIGHTS/],
+])(
+  'a job that has only a later stage and %s ends and says so, and another takes its place',
+  async (_, path, why) => {
+    await using site = await Site.open();
+    const expected = await whole();
+    await partOf(site, 0);
+    const model_path = path ?? (await withoutLastLayer(site.folder));
+    const second = await partOf(site, 1, { more: { model_path } });
+    expect((await second.ended).code).not.toBe(0);
+    const state = await second.state();
+    expect(state).toMatchObject({ phase: 'failed', error: { code: 'E_AGENT_UNITS_FAILED' } });
+    expect(state!.error!.because).toEqual([expect.stringMatching(why)]);
+    await partOf(site, 1);
+    const record = await eventually(
+      () =>
+        site.registry
+          .snapshot()
+          .find(({ metadata }) => metadata.models.some(({ state }) => state === 'serving')),
+      'the pipeline to serve with the stage in another job',
+      60_000,
+    );
+    expect(await answer(site, record)).toBe(expected);
+  },
+);
 
 test('a node that has only a later stage ends once nothing is computed there any more', async () => {
   await using site = await Site.open();

@@ -25,6 +25,8 @@ describe.skipIf(lacking !== '')(
       const native = { engine: 'native', model_path, context_tokens: 4096, kv_tokens: 4096 } as const;
       const agent = await site.start([unitOf({ name: 'toy', timeouts }, native)]);
       const record = await site.serving('toy', 20_000);
+      // Before the answer begins: it is written down at the agent's leisure, and the answer ends within seconds.
+      const pid = await agent.pidOf(record);
       const answer = await site.pool(record).request({
         method: 'POST',
         path: '/v1/chat/completions',
@@ -40,7 +42,6 @@ describe.skipIf(lacking !== '')(
         () => 'ended',
         () => 'cut',
       );
-      const pid = await agent.pidOf(record);
       const stopper = await stopComputingThread(pid, program);
       try {
         expect(await cut).toBe('cut');

@@ -26,8 +26,12 @@ import { testBackend } from '../engine/test-backend.ts';
 import type { DelayedTransfers } from './delayed-transfers.ts';
 import { toldFacts } from './support.ts';
 
-/** Sees each frame on its way: what arrives, or nothing. */
-export type Tamper = (frame: FrameBytes, from: string, to: string) => FrameBytes | undefined;
+/** Sees each frame on its way: what arrives, in order, or nothing. */
+export type Tamper = (
+  frame: FrameBytes,
+  from: string,
+  to: string,
+) => FrameBytes | readonly FrameBytes[] | undefined;
 
 /** Devices of one ring; who is lost breaks it everywhere. */
 class ArrayRing {
@@ -66,7 +70,7 @@ class ArrayRing {
       },
       send: (frame) => {
         const arrives = this.#tamper()(frame, this.#names[at]!, this.#names[next]!);
-        if (arrives) this.#queues[next]!.push(arrives);
+        if (arrives) this.#queues[next]!.push(...[arrives].flat());
       },
       close: () => {
         this.broken = true;
@@ -83,6 +87,8 @@ export class TestPipelines {
   readonly bounds: Partial<RefactoringBounds>;
   /** Of devices that have room for less than the others. */
   readonly kv_tokens = new Map<string, number>();
+  /** Of devices with another build than the others. */
+  readonly builds: Map<string, string>;
   tamper: Tamper = (frame) => frame;
   change: LiveRefactoring | undefined;
   layout: PipelineLayout;
@@ -100,8 +106,10 @@ export class TestPipelines {
     layout: PipelineLayout,
     bounds: Partial<RefactoringBounds> = {},
     beside?: DelayedTransfers,
+    builds = new Map<string, string>(),
   ) {
     this.#beside = beside;
+    this.builds = builds;
     if (beside) beside.targetOf = (device) => this.held.get(device) ?? this.change;
     this.#options = options;
     this.#file = openModelFile(options.model_path);
@@ -217,7 +225,8 @@ export class TestPipelines {
   }
 
   #told(device: string): ToldFacts {
-    const told = { ...toldFacts(this.#options, 0), device, device_identity: device };
+    const build = this.builds.get(device) ?? 'this';
+    const told = { ...toldFacts(this.#options, 0), build, device, device_identity: device };
     return this.#beside ? { ...told, session: device } : told;
   }
 

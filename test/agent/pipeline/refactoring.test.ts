@@ -186,6 +186,35 @@ test('a frame of the epoch before the cut is refused by stages of both layouts',
   expect(answers.tokens).toEqual(undisturbed(options));
 });
 
+test.each([
+  ['a device that the change brings', one, two, 'b'],
+  ['the first device', two, one, 'a'],
+])(
+  'rows that come to %s once more are refused: what was written since then stays',
+  async (_, from, to, device) => {
+    // Memory is short: sequences give way while rows are copied, and their blocks hold something else by the end.
+    const options = await tinyOptions({ kv_tokens: 768 });
+    const pipelines = pipelinesOf(options, from, { piece_bytes_max: 1, pieces_max: 1 });
+    const came: FrameBytes[] = [];
+    let refused = 0;
+    pipelines.tamper = (frame, _, at) => {
+      if (at !== device || !pipelines.change) return frame;
+      const kind = kindOf(frame);
+      if (kind === 'kv') came.push(frame.slice());
+      if (kind !== 'begin' && kind !== 'result') return frame;
+      // The oldest last.
+      return [...came.map((each) => each.slice()).reverse(), frame];
+    };
+    const { answers, reports } = run(pipelines, [to], () => {
+      refused = Math.max(refused, pipelines.held.get(device)?.refused ?? 0);
+    });
+    expect(kinds(reports)).toEqual(['refactored']);
+    expect(came.length).toBeGreaterThan(20);
+    expect(refused).toBe(device === 'b' ? came.length : 0);
+    expect(answers.tokens).toEqual(undisturbed(options));
+  },
+);
+
 /** Failures that the pipeline survives, and what becomes of the change. */
 const survived: Record<string, Survived> = {
   'a rows frame is damaged on its way': {
@@ -238,6 +267,28 @@ const survived: Record<string, Survived> = {
     ends: 'refactored',
     fail: ({ pipelines }) => {
       onFirst(pipelines, 'begin', () => pipelines.kill('b'));
+    },
+  },
+  'a device is lost that only the old layout has, and so is whoever asked for the change': {
+    from: two,
+    to: layoutOf('ac', 2),
+    ends: 'refactored',
+    fail: ({ pipelines }) => {
+      onFirst(pipelines, 'kv', () => {
+        pipelines.kill('b');
+        onFirst(pipelines, 'begin', () => pipelines.change!.cancel('who asked for it is gone'));
+      });
+    },
+  },
+  'it is cancelled twice, the second time on its way back': {
+    from: two,
+    to: four,
+    ends: 'kept',
+    fail: ({ pipelines }) => {
+      onFirst(pipelines, 'begin', () => {
+        onFirst(pipelines, 'begin', () => pipelines.change!.cancel('asked for again'));
+        pipelines.change!.cancel('asked for');
+      });
     },
   },
   'the new epoch never comes back': {
@@ -318,4 +369,29 @@ test('a device without room for the keys and values of all sequences is refused'
     expect.objectContaining({ kind: 'kept', because: expect.stringContaining('c: its memory holds') }),
   ]);
   expect(answers.tokens).toEqual(undisturbed(options));
+});
+
+test('keys and values do not go to a device of another build, nor from one; one whose layers stay is in nobody’s way', async () => {
+  const options = await tinyOptions();
+  const pipelines = pipelinesOf(options, two);
+  pipelines.builds.set('d', 'other');
+  const { answers, reports } = run(pipelines, [layoutOf('ad', 3)]);
+  expect(reports.map(({ outcome }) => outcome)).toEqual([
+    expect.objectContaining({
+      kind: 'kept',
+      because: expect.stringContaining('d: its build is other, and that of b is this'),
+    }),
+  ]);
+  expect(answers.tokens).toEqual(undisturbed(options));
+
+  const mixed = pipelinesOf(options, layoutOf('ad', 3), {}, undefined, new Map([['d', 'other']]));
+  const { answers: others, reports: changes } = run(mixed, [layoutOf('acd', 1, 3), one]);
+  expect(changes.map(({ outcome }) => outcome)).toEqual([
+    expect.objectContaining({ kind: 'refactored' }),
+    expect.objectContaining({
+      kind: 'kept',
+      because: expect.stringContaining('a: its build is this, and that of d is other'),
+    }),
+  ]);
+  expect(others.tokens).toEqual(undisturbed(options));
 });

@@ -16,6 +16,7 @@ import { basename, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { keptFolder } from '../../../cli/package/made-once.ts';
+import { packagedFolder } from '../../../control/state/native-libraries.ts';
 import { packageRoot } from '../../../host/package-root.ts';
 import { fabricLibraryPath, transferLibraryPath } from '../../../native/fabric/library-files.ts';
 import { UserHome } from '../../cluster/user-home.ts';
@@ -40,14 +41,16 @@ beforeAll(() => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-describe('npm run package -- --cuda', () => {
+describe('npm run package -- --cuda', { timeout: 300_000 }, () => {
+  /** An archive with them was made here before: nothing is fetched. */
+  const kept = existsSync(keptFolder) && readdirSync(keptFolder).some((name) => name.startsWith('cuda-'));
+  const lacking = kept ? '' : ' [skipped: needs its libraries: npm run package -- --cuda]';
   const make = (...args: string[]) => {
     const argv = [join(root, 'dist/cli/package/main.js'), '--out', folder, '--cuda', ...args];
-    return spawnSync(process.execPath, argv, { encoding: 'utf8', timeout: 60_000 });
+    return spawnSync(process.execPath, argv, { encoding: 'utf8', timeout: 240_000 });
   };
 
   it('takes no file but the one whose libraries were chosen', () => {
-    const kept = readdirSync(keptFolder).some((name) => name.startsWith('cuda-'));
     const wrong = join(folder, 'wrong.tgz');
     writeFileSync(wrong, 'something else');
     const { status, stderr } = make('--from', wrong);
@@ -57,6 +60,27 @@ describe('npm run package -- --cuda', () => {
       expect(status).not.toBe(0);
       expect(stderr).toMatch(/wrong\.tgz is not @node-llama-cpp\/linux-x64-cuda@/);
     }
+  });
+
+  it.skipIf(!kept)(`has the backend where plans look for it, and says what nodes need${lacking}`, () => {
+    const { status, stdout, stderr } = make();
+    expect(status, stderr).toBe(0);
+    expect(stderr).toMatch(/-cuda\.tar\.gz: nodes need NVIDIA’s driver and libcudart/);
+    const unpacked = join(folder, 'opt-cuda');
+    mkdirSync(unpacked);
+    execFileSync('tar', ['-xzf', stdout.trim(), '-C', unpacked, '--strip-components=1']);
+    const libraries = readdirSync(packagedFolder(unpacked, 'cuda'));
+    expect(libraries).toEqual(expect.arrayContaining(['libggml-cuda.so', 'libggml-base.so']));
+    const manifest = JSON.parse(readFileSync(join(unpacked, 'MANIFEST.json'), 'utf8'));
+    expect(manifest.backends).toEqual(['cpu', 'cuda']);
+    // Its CPU backend serves at once; of the GPUs' it is said what this machine lacks.
+    const home = { PATH: '', HOME: folder, XDG_CONFIG_HOME: join(folder, 'none') };
+    const doctor = spawnSync(join(unpacked, 'bin/hpcserve'), ['doctor', '--site', 'local'], {
+      env: { ...home, HPCSERVE_STATE_DIR: join(folder, 'state-cuda') },
+      encoding: 'utf8',
+    });
+    expect(doctor.stdout).toMatch(/PASSED +native libraries: ggml .*linux-x64-cuda computes here/);
+    expect(doctor.stdout).toMatch(/native devices: .*cuda/i);
   });
 
   it('says where there are no such libraries', () => {

@@ -11,6 +11,7 @@ import type { JobSnapshot } from '../../../control/state/job-snapshot.ts';
 import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import { defaultKeepSettings } from '../../../solver/keeping/keep.ts';
 import type { AgentState } from '../../../spec/agent-state.ts';
+import type { ErrorJson } from '../../../spec/errors/error.ts';
 import { type LaunchSpec, launchSchema } from '../../../spec/launch.ts';
 import {
   deploymentState,
@@ -56,8 +57,11 @@ const news = (launch: LaunchRecord, facts: Partial<JobSnapshot>): void => {
   job.snapshot = { ...job.snapshot, ...facts };
 };
 
-/** A stage as its agent says that it has it, on another node than the first. */
-function writeStage(launch: LaunchRecord, node: string, stage: number): void {
+/**
+ * A stage as its agent says that it has it, on another node than the first.
+ * @param error why it failed there
+ */
+function writeStage(launch: LaunchRecord, node: string, stage: number, error?: ErrorJson): void {
   const session: AgentState['sessions'][number] = {
     session_id: `s${stage}`,
     role: 'device-worker',
@@ -68,6 +72,7 @@ function writeStage(launch: LaunchRecord, node: string, stage: number): void {
     models: [],
     stages: [{ unit: 'cut-0', model: 'm', stage, stages: 2, begin: 2 * stage, end: 2 * stage + 2 }],
   };
+  if (error) Object.assign(session, { error, model_errors: { m: error } });
   writeAgentState(place.store, launch, { node, sessions: [session] });
 }
 
@@ -117,6 +122,27 @@ it('are lost together for those who wait for the replica', async () => {
     replicas_serving: 1,
     phase: 'degraded',
   });
+});
+
+it('say why a stage failed, in the job that has it alone as in the one with the requests', async () => {
+  const [first, second] = await serving();
+  const error = {
+    code: 'E_MODEL_WEIGHTS',
+    what: 'weights are no numbers',
+    because: ['one is NaN'],
+    try: [],
+    details: {},
+  };
+  writeStage(second, 'n1', 1, error);
+  const { state, observation } = await reconciler().pass('demo');
+  const sentence = 'weights are no numbers: one is NaN';
+  expect(observation.launches.get(first.launch_id)!.units).toMatchObject([
+    { unit: 'cut-0', error: sentence },
+  ]);
+  expect(assess(state, observation).reasons).toContain(`cut-0-stage1 on n1: ${sentence}`);
+  runner.end(second.job_id!, { state: 'FAILED' });
+  const ended = await reconciler().pass('demo');
+  expect(assess(ended.state, ended.observation).reasons).toContain(`cut-0-stage1 on n1: ${sentence}`);
 });
 
 it('are not lost with one that has none of its stages any more', async () => {

@@ -168,7 +168,7 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     ] as unknown as AgentState['sessions'];
     agentOf(alone).sessions = [...sessions, ...others];
     const [pipeline] = heldPipelines(state, alone);
-    const { stages, starts } = planChange(pipeline!, 3, question, 0, 4);
+    const { stages, starts } = planChange(pipeline!, 3, question, 0, { cv: 4 });
     expect(stages.map(({ device: name }) => name).sort()).toEqual(['gpu 0', 'gpu 1', 'gpu 3']);
     expect(starts.join()).toContain('other models leave that device alone');
   });

@@ -10,7 +10,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { EngineOpening } from '../../../../agent/engine/engine-opening.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
 import { ContentHashCache } from '../../../../agent/memory/content-hashes.ts';
-import { describeLoad } from '../../../../agent/memory/describe-load.ts';
+import { describeLoad, weightSources } from '../../../../agent/memory/describe-load.ts';
 import { DevicePool, type DevicePoolOptions } from '../../../../agent/memory/device-pool.ts';
 import { type FileVersion, fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
@@ -230,6 +230,11 @@ describe('a load with a peer', () => {
     expect(leg.bytes).toBe(fromPeers(load));
     expect(leg.thread_ms).toBeGreaterThan(0);
     expect(load.peers.map(({ node, trouble }) => [node, trouble])).toEqual([['n7', undefined]]);
+    expect(weightSources(load)).toMatchObject({
+      reused_bytes: 0,
+      loaded_bytes: load.missing_bytes,
+      from_nodes: { n7: fromPeers(load) },
+    });
     expect(describeLoad(load)).toMatch(
       / MB came in \d+ ms \(\d+ MB\/s\), \d+ MB of them from the memory of n7; a thread: /,
     );
@@ -272,6 +277,8 @@ describe('a load with a peer', () => {
     const { load } = await loadAndCompare(newPool(), paths.plain, untilThrough());
     expect(fromPeers(load)).toBe(0);
     expect(load.peers[0]!.trouble).toMatch(/^what it sent as tensor .* has the hash /);
+    const { from_nodes, troubles } = weightSources(load);
+    expect([from_nodes, troubles]).toEqual([{}, { n7: load.peers[0]!.trouble }]);
   });
 
   test('does not wait for a peer that sends nothing', async () => {

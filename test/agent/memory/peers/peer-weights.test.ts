@@ -8,8 +8,10 @@ import { fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
 import { heldSchema } from '../../../../agent/memory/peers/peer-messages.ts';
 import { SessionIdentity } from '../../../../mesh/index.ts';
+import type { AgentState } from '../../../../spec/agent-state.ts';
 import { type DeviceReport, deviceReportSchema } from '../../../../spec/device-report.ts';
 import type { SessionRecord } from '../../../../spec/session-record.ts';
+import type { WeightSources } from '../../../../spec/weight-sources.ts';
 import { agentPaths } from '../../../../spec/wire.ts';
 import { eventually } from '../../../mesh/support.ts';
 import { model } from '../../engine/support.ts';
@@ -36,6 +38,31 @@ probe?.[Symbol.dispose]();
 
 const native = (name: string, model_path: string) =>
   unitOf({ name }, { engine: 'native', model_path, unit: `${name}-0`, weight_bytes: 120e6, kv_tokens: 256 });
+
+/** The same in two stages, on devices of one node. */
+function cutInTwo(name: string, model_path: string) {
+  const stages = [
+    { begin: 0, end: 9 },
+    { begin: 9, end: 18 },
+  ];
+  const cut = { device_kind: 'gpu', device_count: 2, pipeline: 2, stages } as const;
+  return { ...native(name, model_path), ...cut };
+}
+
+/** How the weights of both stages were loaded on the other node, as its agent writes down. */
+function sourcesOf({ launch }: RunningAgent, name: string): Promise<WeightSources[]> {
+  return eventually(
+    () => {
+      const { sessions } = JSON.parse(
+        readFileSync(join(launch.launch_folder, 'n1.state.json'), 'utf8'),
+      ) as AgentState;
+      const sources = sessions.flatMap(({ loaded }) => loaded?.[name] ?? []);
+      return sources.length === 2 ? sources : undefined;
+    },
+    'its agent to say how both stages were loaded',
+    deadline_ms,
+  );
+}
 
 /** A copy that no node has in memory, with hashes that a node of the site has taken before. */
 async function coldCopy(site: Site, path: string, hashes: ContentHashCache): Promise<string> {
@@ -94,8 +121,8 @@ interface Scene extends Holding {
 }
 
 /** One node that serves a model and has it in memory. */
-async function holding(site: Site): Promise<Holding> {
-  const path = await model('small-llama', 'F32');
+async function holding(site: Site, seed = 1): Promise<Holding> {
+  const path = await model('small-llama', 'F32', seed);
   const cache = join(site.folder, 'cache');
   const environment = { XDG_CACHE_HOME: cache };
   const hashes = new ContentHashCache(join(cache, 'hpcserve', 'tensors'));
@@ -155,16 +182,10 @@ suite('a node that loads from another’s memory', () => {
     using held = await scene(site);
     const { first, copy, slow, environment } = held;
     const text = await textOf(site, first, 'first');
-    const stages = [
-      { begin: 0, end: 9 },
-      { begin: 9, end: 18 },
-    ];
     let came: RegExpExecArray | null | undefined;
     for (const name of ['warm', 'cut']) {
       await forgetFile(copy);
-      const { model: spec, ...unit } = native(name, copy);
-      const cut = { ...unit, device_kind: 'gpu', device_count: 2, pipeline: 2, stages } as const;
-      const loader = await site.start([{ ...cut, model: spec }], emulated, environment, otherNode(slow));
+      const loader = await site.start([cutInTwo(name, copy)], emulated, environment, otherNode(slow));
       const second = await site.serving(name, deadline_ms);
       const [load] = await decisionsOf(site, second);
       came = /^0 MB were there, (\d+) MB came .* MB of them from the memory of n0($|;)/.exec(load!);
@@ -175,6 +196,27 @@ suite('a node that loads from another’s memory', () => {
     expect(Number(came![1])).toBeLessThan(0.7 * (statSync(copy).size / 1e6));
     slow[Symbol.dispose]();
   }, 180_000);
+
+  test('a peer whose model of the same name is another one brings nothing to a stage of it', async () => {
+    await using site = await Site.open();
+    using held = await holding(site, 2);
+    const { first, hashes, environment } = held;
+    const copy = await coldCopy(site, await model('small-llama', 'F32'), hashes);
+    const slow = SlowReads.from(copy, disk_bytes_per_s)!;
+    const loader = await site.start([cutInTwo('first', copy)], emulated, environment, otherNode(slow));
+    const second = await site.session(
+      ({ metadata }) => metadata.node === 'n1' && metadata.models.some(({ state }) => state === 'serving'),
+      deadline_ms,
+    );
+    for (const { from_nodes } of await sourcesOf(loader, 'first'))
+      expect(from_nodes).not.toHaveProperty('n0');
+    const text = await textOf(site, second, 'first');
+    expect(text).not.toBe(await textOf(site, first, 'first'));
+    await end(loader, slow);
+    // By a node that has the file in memory.
+    await site.start([native('same', await model('small-llama', 'F32'))], {}, environment);
+    expect(await textOf(site, await site.serving('same', deadline_ms), 'same')).toBe(text);
+  }, 120_000);
 
   test('a node whose peer is killed in mid-load reads its file on, and serves', async () => {
     await using site = await Site.open();
@@ -206,6 +248,33 @@ suite('a node that loads from another’s memory', () => {
       ),
     ]);
     expect(await textOf(site, second, 'second')).toBe(text);
+    await end(loader, slow);
+  }, 120_000);
+
+  test('stages whose peer is killed in mid-load read their file on, and serve', async () => {
+    await using site = await Site.open();
+    using held = await scene(site);
+    const { holder, first, copy, slow, environment } = held;
+    const text = await textOf(site, first, 'first');
+    const { pid: worker } = await reportOf(site, first);
+    const before = readBytes(worker);
+    const loader = await site.start([cutInTwo('cut', copy)], emulated, environment, otherNode(slow));
+    // Two groups of each stage are on their way at once: when so much was read for them, one has come.
+    await eventually(
+      () => readBytes(worker) - before > 48e6 || undefined,
+      'ranges of the file to be served',
+      deadline_ms,
+    );
+    holder.process.kill('SIGKILL');
+    const second = await site.serving('cut', deadline_ms);
+    const sources = await sourcesOf(loader, 'cut');
+    const fromPeer = sources.reduce((sum, { from_nodes }) => sum + (from_nodes.n0 ?? 0), 0);
+    expect(fromPeer).toBeGreaterThan(0);
+    expect(fromPeer).toBeLessThan(sources.reduce((sum, { loaded_bytes }) => sum + loaded_bytes, 0));
+    expect(sources.flatMap(({ troubles }) => troubles?.n0 ?? [])).toContainEqual(
+      expect.stringMatching(/aborted|hang up|reset|bytes came|the answer was 502/),
+    );
+    expect(await textOf(site, second, 'cut')).toBe(text);
     await end(loader, slow);
   }, 120_000);
 

@@ -14,6 +14,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, afterEach, beforeEach, expect, test } from 'vitest';
+import { openModelFile } from '../../../../agent/engine/model-file.ts';
+import { operatorCount } from '../../../../agent/engine/operators.ts';
 import { ContentHashCache, rangeOfKey } from '../../../../agent/memory/content-hashes.ts';
 import { fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
@@ -316,6 +318,52 @@ test('tensors that are in the pool alone are given to peers, until they give way
   for (const [index, [, content]] of known.entries()) {
     const asked = rangePath(`${agentPaths.tensors}/`, { content, offset: 0, bytes: 4 });
     expect((await bytesOf(asked)).status).toBe(left.has(index) ? 200 : 404);
+  }
+});
+
+test.each([
+  ['a later stage, which serves nobody by itself', 1],
+  ['a first stage that waits for the others', 0],
+])('tensors of %s are given to peers, and still are once it goes', async (_, stage) => {
+  const cache_dir = join(folder, `stage-cache-${stage}`);
+  const path = join(folder, `stage-${stage}.gguf`);
+  copyFileSync(await model('tiny-llama', 'F32'), path);
+  const hashes = new ContentHashCache(join(cache_dir, 'tensors'));
+  await learnContents(hashes, path);
+  const known = [...hashes.read(fileVersion(path, statSync(path, { bigint: true })))!];
+  await worker.close();
+  worker = new WorkerHarness();
+  await worker.configure({}, { cache_dir });
+  const [cut, end] = [3, operatorCount(openModelFile(path).model.n_layer)];
+  const [begin, until] = stage === 0 ? [0, cut] : [cut, end];
+  const pipeline = {
+    ...{ stage, stages: 2, begin, end: until, device: 'cpu 0', device_identity: 'here' },
+    listen: join(folder, `${stage}.sock`),
+    next: join(folder, `${1 - stage}.sock`),
+  };
+  void worker.load({ name: 'first', model_path: path, kv_tokens: 64, pipeline }).catch(() => undefined);
+  const told = await worker.message(({ type }) => type === 'weights_loaded');
+  if (told.type !== 'weights_loaded') throw new Error('nothing was told of its weights');
+  expect(told.loaded).toMatchObject({ reused_bytes: 0, from_nodes: {} });
+  const file = readFileSync(path);
+  rmSync(path);
+  const held = async (): Promise<number[]> => {
+    const { text } = await worker.post(agentPaths.tensors, { contents: known.map(([, content]) => content) });
+    return heldSchema.parse(JSON.parse(text)).held;
+  };
+  const here = (await held()).map((index) => known[index]!);
+  const sizes = here.map(([key]) => rangeOfKey(key).size_bytes);
+  expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(told.loaded.loaded_bytes);
+  expect(here.length).toBeLessThan(known.length);
+  worker.send({ type: 'unload', name: 'first' });
+  await worker.message((message) => message.type === 'model' && message.state === 'unloaded');
+  expect(await held()).toHaveLength(here.length);
+  for (const [key, content] of here) {
+    const { offset_bytes, size_bytes } = rangeOfKey(key);
+    const asked = rangePath(`${agentPaths.tensors}/`, { content, offset: 0, bytes: size_bytes });
+    const { status, body: bytes } = await bytesOf(asked);
+    expect(status).toBe(200);
+    expect(Buffer.compare(bytes, file.subarray(offset_bytes, offset_bytes + size_bytes))).toBe(0);
   }
 });
 
