@@ -37,6 +37,8 @@ const alone: Readonly<Record<string, string>> = {
     'answers leave a node within the seconds that it drains, and peers that have no core say too late what room they have',
   'test/failover/moved-gpu-kv.test.ts':
     'answers leave a device that computes on the CPU while another one compiles its kernels there',
+  'test/failover/pools-gpu.test.ts':
+    'a replica on a device that computes on the CPU is to say within a second what room it has',
   'test/mesh/libp2p/network-proof.test.ts':
     'a member is let in within two seconds beside 700 connections that are held, each of which costs its own side, too',
   'test/e2e/native-gpu.e2e.test.ts':
@@ -47,6 +49,8 @@ const alone: Readonly<Record<string, string>> = {
     'a page can be used within a second of its browser’s time, not of six suites’',
   'test/e2e/backfill.e2e.test.ts':
     'KV of six streams leaves a node within the two seconds that Slurm gives it',
+  'test/agent/device-worker/streamed-gpu.test.ts':
+    'a device that computes on the CPU compiles its kernels there',
   'test/agent/node/native-gpu.test.ts':
     'one worker at a time has a device of this machine, and the end-to-end suite has it, too',
   'test/agent/node/refactoring-gpus.test.ts':

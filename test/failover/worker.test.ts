@@ -198,6 +198,8 @@ describe('an answer that another worker began is the undisturbed answer, whereve
     async (_, path, choices, more) => {
       const request = { model: 'm', max_tokens: 16, ...more };
       const asked = { ...request, stream_options: { include_usage: true } };
+      // What was found of its prompt is told, too: with this, all of them find it.
+      await worker.post(path, request);
       const events = (await worker.stream(path, asked, header)) as Event[];
       const undisturbed = withoutCallIds(await worker.post(path, request), choices);
       for (let cut = 1; cut < events.length; cut += choices > 1 ? 3 : 1) {
