@@ -1,4 +1,6 @@
 /** Memory of the intermediate results of an engine's graphs: its own, or that of a pool. */
+import { CallbackBufferType } from '../../native/callback-buffer-type.ts';
+import type { Ggml } from '../../native/ggml.ts';
 import type { Pointer } from '../../native/signature.ts';
 
 export interface ScratchMemory {
@@ -10,4 +12,25 @@ export interface ScratchMemory {
 
 export interface ScratchSource {
   open(): ScratchMemory;
+}
+
+/** Memory that ggml allocates for one engine. */
+export class OwnScratch implements ScratchMemory {
+  readonly #type: CallbackBufferType;
+
+  constructor({ ggml, plain }: { ggml: Ggml; plain: Pointer }) {
+    this.#type = new CallbackBufferType(
+      ggml,
+      plain,
+      (bytes) => ggml.ggml_backend_buft_alloc_buffer(plain, bytes) ?? undefined,
+    );
+  }
+
+  get bufferType(): Pointer {
+    return this.#type.pointer;
+  }
+
+  free(): void {
+    this.#type.free();
+  }
 }

@@ -20,7 +20,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import { isNarrow, type OutputOrder, outputOrder, singleRows } from './output-order.ts';
-import type { ScratchMemory, ScratchSource } from './scratch.ts';
+import { OwnScratch, type ScratchMemory, type ScratchSource } from './scratch.ts';
 import type { BatchSegment, MixtureRows, StageBatch, StageResult } from './stage-batch.ts';
 import { bytesByLayout, haveFixedOrder, isFixedUnasked } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
@@ -95,7 +95,7 @@ export class Stage {
   readonly #weights: LoadedWeights;
   readonly #compute: Compute;
   readonly #allocator: Pointer;
-  readonly #scratch: ScratchMemory | undefined;
+  readonly #scratch: ScratchMemory;
   /** Rows of a batch are padded to a multiple of this. */
   readonly #row_multiple: number;
   /** Rows are attended one by one. */
@@ -140,9 +140,8 @@ export class Stage {
     this.#attends_singly = fixed_rows !== undefined;
     const { threads, operations } = options;
     this.#compute = backend.compute({ threads, fixed_paths: this.batch_invariant, operations });
-    this.#scratch = options.scratch?.open();
-    const bufferType = this.#scratch?.bufferType ?? backend.plain;
-    this.#allocator = ggml.ggml_gallocr_new(bufferType)!;
+    this.#scratch = options.scratch?.open() ?? new OwnScratch(backend);
+    this.#allocator = ggml.ggml_gallocr_new(this.#scratch.bufferType)!;
     this.#parts = {
       ggml,
       model: file.model,
@@ -496,7 +495,7 @@ export class Stage {
     for (const graph of this.#graphs.values()) drop(graph);
     this.#graphs.clear();
     this.#ggml.ggml_gallocr_free(this.#allocator);
-    this.#scratch?.free();
+    this.#scratch.free();
     this.#compute.free();
     this.#weights.free();
     this.kv.free();
