@@ -51,11 +51,22 @@ struct part {
   /* Of each of the next two strips: blocks in memory; and which of their 32 lines this part asks for, block by block. */
   const uint8_t *next[2];
   int line_begin, line_end;
+  /* Whether weights come from memory: each block is asked for before its turn. */
+  int is_far;
 };
 
-/* Parts from which on weights are asked for. Lower: with few parts the processor fetches ahead well enough by itself,
- * and is disturbed. */
-#define ASKING_PARTS_MIN 4
+/* Parts from which on the next strips are asked for. Lower: in the time of few parts they do not come, and what is
+ * multiplied waits behind them. With fewer, blocks are asked for so many bytes before their turn. */
+#define ASKING_PARTS_MIN 5
+#define AHEAD_BYTES 2048
+
+static inline __attribute__((always_inline)) void ask_ahead(const struct part *p, const uint16_t *block) {
+  if (!p->is_far) return;
+#pragma GCC unroll 16
+  for (int line = 0; line < HK_BLOCK_BYTES / 64; line++)
+    _mm_prefetch((const char *)block + AHEAD_BYTES + 64 * line, _MM_HINT_T0);
+}
+
 /* Lines of a block of two strips as BF16. */
 #define LINES (2 * HK_BLOCK_BYTES / 64)
 
@@ -128,10 +139,12 @@ static inline __attribute__((always_inline)) void multiply(const int strips, con
   ask_for_results(strips, tiles, p);
   for (int block = 0; block < p->count; block++) {
     ask_for_next(p, block);
+    ask_ahead(p, w0);
     _tile_loadd(4, w0, 64);
     _tile_loadd(6, x0, x_bytes);
     _tile_dpbf16ps(0, 4, 6);
     if (strips > 1) {
+      ask_ahead(p, w1);
       _tile_loadd(5, w1, 64);
       _tile_dpbf16ps(1, 5, 6);
     }
@@ -203,6 +216,7 @@ static inline __attribute__((always_inline)) void few_rows(const enum hk_type ty
     part.tiles = 1;
     part.first = 1;
     part.count = (int)p->blocks;
+    part.is_far = type == HK_BF16;
     if (type == HK_BF16) {
       part.w[0] = (const uint16_t *)packed[0], part.w[1] = (const uint16_t *)packed[1];
       multiply_any(&part);
@@ -231,6 +245,7 @@ static inline __attribute__((always_inline)) void many_rows(const enum hk_type t
         /* Each part asks for a share of the lines. */
         const int parts = (int)hk_ceil_div(to - from, 2 * HK_TILE_MAX), share = (LINES + parts - 1) / parts;
         const int asks = type == HK_BF16 && parts >= ASKING_PARTS_MIN && strip + 2 < end;
+        part.is_far = type == HK_BF16 && parts < ASKING_PARTS_MIN;
         for (int side = 0; side < 2; side++)
           part.next[side] = p->weights + (strip + 2 + side) * strip_bytes + chunk * HK_BLOCK_BYTES;
         for (int64_t row = from; row < to;) {
