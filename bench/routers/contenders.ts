@@ -13,16 +13,17 @@ import { type Closers, chatPath, type GatewayStage } from '../gateway/stage.ts';
 import { pacedModels } from '../gateway/streams.ts';
 import type { Contender, Target } from './contender.ts';
 import { startOpenTela } from './opentela.ts';
-import { type Peer, routerCommand } from './peers.ts';
+import { type Peer, type RouterStart, routerCommand } from './peers.ts';
 import { ours, oursWithAgent } from './side-by-side.ts';
 
 const agentModel = 'bench-agent';
 const engineProgram = join(packageRoot, 'dist/bench/gateway/paced-engine.js');
+const proxyProgram = join(packageRoot, 'dist/bench/routers/node-proxy.js');
 /** Until a router has found its worker: they look when they start, and then more and more rarely. */
 const ready_ms = 120_000;
 
 /**
- * Our gateway, nginx, our gateway with a node agent, and the routers of others.
+ * Our gateway, nginx, our gateway with a node agent, what Node itself takes, and the routers of others.
  * @param otela the program of OpenTela, where it is one of them
  */
 export async function startContenders(
@@ -59,7 +60,8 @@ export async function startContenders(
   );
   const paced_url = `http://127.0.0.1:${worker_port}`;
   const instant_url = new URL(stage.plainUpstreamUrl).origin;
-  for (const peer of peers) contenders.push(await startPeer(stage, peer, instant_url, paced_url));
+  for (const router of [bareNode, ...peers.map(peerRouter)])
+    contenders.push(await startRouter(stage, router, instant_url, paced_url));
   if (otela !== undefined)
     contenders.push(...(await startOpenTela(stage, otela, { instant: instant_url, paced: paced_url })));
   return contenders;
@@ -77,16 +79,32 @@ function targetOf(router: Pinned, url: string, model: string): Target {
   };
 }
 
-async function startPeer(
+/** A program that passes requests on, in plain HTTP. */
+interface Router {
+  name: string;
+  command(start: RouterStart): string[];
+}
+
+const peerRouter = ({ name, bin }: Peer): Router => ({
+  name,
+  command: (start) => routerCommand(name, bin, start),
+});
+
+const bareNode: Router = {
+  name: 'Node alone',
+  command: ({ workers, port }) => [process.execPath, proxyProgram, String(port), ...workers],
+};
+
+async function startRouter(
   stage: GatewayStage,
-  { name, bin }: Peer,
+  { name, command }: Router,
   instant_url: string,
   paced_url: string,
 ): Promise<Contender> {
   const begin = async (worker: string): Promise<Pinned & { url: string }> => {
     const [port, metrics_port] = [await freePort(), await freePort()];
-    const command = routerCommand(name, bin, { workers: [worker], port, metrics_port });
-    const started = await stage.start(name, stage.proxyCores, command, port);
+    const argv = command({ workers: [worker], port, metrics_port });
+    const started = await stage.start(name, stage.proxyCores, argv, port);
     return { ...started, url: `http://127.0.0.1:${port}${chatPath}` };
   };
   const instant = await begin(instant_url);
