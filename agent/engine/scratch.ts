@@ -14,7 +14,7 @@ export interface ScratchSource {
   open(): ScratchMemory;
 }
 
-/** Memory that ggml allocates for one engine. */
+/** Memory of the host that ggml allocates for one engine. */
 export class OwnScratch implements ScratchMemory {
   readonly #type: CallbackBufferType;
 

@@ -95,7 +95,7 @@ export class Stage {
   readonly #weights: LoadedWeights;
   readonly #compute: Compute;
   readonly #allocator: Pointer;
-  readonly #scratch: ScratchMemory;
+  readonly #scratch: ScratchMemory | undefined;
   /** Rows of a batch are padded to a multiple of this. */
   readonly #row_multiple: number;
   /** Rows are attended one by one. */
@@ -140,8 +140,8 @@ export class Stage {
     this.#attends_singly = fixed_rows !== undefined;
     const { threads, operations } = options;
     this.#compute = backend.compute({ threads, fixed_paths: this.batch_invariant, operations });
-    this.#scratch = options.scratch?.open() ?? new OwnScratch(backend);
-    this.#allocator = ggml.ggml_gallocr_new(this.#scratch.bufferType)!;
+    this.#scratch = options.scratch?.open() ?? (backend.addressable ? new OwnScratch(backend) : undefined);
+    this.#allocator = ggml.ggml_gallocr_new(this.#scratch?.bufferType ?? backend.plain)!;
     this.#parts = {
       ggml,
       model: file.model,
@@ -495,7 +495,7 @@ export class Stage {
     for (const graph of this.#graphs.values()) drop(graph);
     this.#graphs.clear();
     this.#ggml.ggml_gallocr_free(this.#allocator);
-    this.#scratch.free();
+    this.#scratch?.free();
     this.#compute.free();
     this.#weights.free();
     this.kv.free();
