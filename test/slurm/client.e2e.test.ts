@@ -1,5 +1,7 @@
 /** The client against a real Slurm; jobs are an ordinary user's. */
+import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { type Script, SlurmCommandClient } from '../../slurm/client.ts';
@@ -94,25 +96,41 @@ describe('facts', () => {
     await expect(bare.version()).rejects.toMatchObject({ code: 'E_SLURM_COMMAND_MISSING' });
   });
 
-  test('a controller that does not answer is unreachable', async () => {
-    const wrongPort = join(cluster.state.folder, 'wrong-port.conf');
-    const conf = readFileSync(cluster.env.SLURM_CONF!, 'utf8');
-    writeFileSync(
-      wrongPort,
-      conf.replace(/^SlurmctldPort=.*$/m, 'SlurmctldPort=1\nMessageTimeout=1\nTCPTimeout=1'),
-    );
-    const runner = new LocalCommandRunner({ environment: { ...cluster.env, SLURM_CONF: wrongPort } });
-    const lost = new SlurmCommandClient(runner);
+  test('a controller that is not there is unreachable', async () => {
+    const lost = new SlurmCommandClient(runnerWith({ SlurmctldPort: 1, MessageTimeout: 1, TCPTimeout: 1 }));
     await expect(lost.submit(script([]), [])).rejects.toMatchObject({
       code: 'E_SLURM_UNREACHABLE',
       details: { retryable: true, may_have_been_submitted: true },
     });
-    const timed = new SlurmCommandClient(new LocalCommandRunner({ environment: cluster.env }), {
-      command_timeout_ms: 1,
-    });
-    await expect(timed.config()).rejects.toMatchObject({ code: 'E_SLURM_UNREACHABLE' });
+  });
+
+  test('so is one that listens and does not answer', async () => {
+    const connections = new Set<Socket>();
+    const silent = createServer((socket) => connections.add(socket)).listen(0);
+    try {
+      await once(silent, 'listening');
+      const { port } = silent.address() as AddressInfo;
+      const timed = new SlurmCommandClient(runnerWith({ SlurmctldPort: port, MessageTimeout: 30 }), {
+        command_timeout_ms: 1000,
+      });
+      await expect(timed.config()).rejects.toMatchObject({ code: 'E_SLURM_UNREACHABLE' });
+      expect(connections.size).toBeGreaterThan(0);
+    } finally {
+      for (const socket of connections) socket.destroy();
+      silent.close();
+    }
   });
 });
+
+/** For a client that finds the cluster's settings, but for these. */
+function runnerWith(settings: Record<string, number>): LocalCommandRunner {
+  const conf = readFileSync(cluster.env.SLURM_CONF!, 'utf8').split('\n');
+  const kept = conf.filter((line) => !(line.split('=')[0]! in settings));
+  const path = join(cluster.state.folder, 'changed.conf');
+  const changed = Object.entries(settings).map(([key, value]) => `${key}=${value}`);
+  writeFileSync(path, [...kept, ...changed, ''].join('\n'));
+  return new LocalCommandRunner({ environment: { ...cluster.env, SLURM_CONF: path } });
+}
 
 describe('the life of a job', () => {
   test('runs on the GPUs asked for, and ends by cancel', async () => {

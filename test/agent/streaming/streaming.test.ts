@@ -93,19 +93,21 @@ test('a share of the layers stays, and is not brought again', async () => {
 
 test('layers that stay do so whoever has the ring, and a model that has all of them does not take it', async () => {
   const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'Q8_0', seed)));
-  const expected = paths.map((path) => ask(resident(path)));
+  // Asked again, an engine computes what its cache lacks: other rows, which may have other bits (AMX).
+  const lying = paths.map((path) => resident(path));
+  const expected = [0, 1].map(() => lying.map((engine) => ask(engine)));
   const arena = newArena({ resident_bytes: 64 * mib });
   const layer_bytes = streamed(paths[0]!, arena).executor.streamed.step_bytes / 6;
   const some = streamed(paths[0]!, arena, {}, 2.5 * layer_bytes);
   const all = streamed(paths[1]!, arena, {}, 30 * mib);
-  for (const [index, { engine }] of [all, some].entries()) expectSame(ask(engine), expected[1 - index]!);
+  for (const [index, { engine }] of [all, some].entries()) expectSame(ask(engine), expected[0]![1 - index]!);
   const turnTo = arena.turnTo.bind(arena);
   const turned = new Set<RingUser>();
   arena.turnTo = (stream) => {
     turned.add(stream);
     turnTo(stream);
   };
-  for (const [index, { engine }] of [all, some].entries()) expectSame(ask(engine), expected[1 - index]!);
+  for (const [index, { engine }] of [all, some].entries()) expectSame(ask(engine), expected[1]![1 - index]!);
   expect([...turned]).toEqual([some.executor.stream]);
   expect(all.executor.statistics.streamed_bytes).toBe(all.executor.streamed.resident_bytes);
   const brought = some.executor.statistics.streamed_bytes;
@@ -251,6 +253,8 @@ describe('bad input', () => {
     const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'Q8_0', seed)));
     const arena = newArena({ resident_bytes: 64 * mib });
     const staying = streamed(paths[0]!, arena, {}, 30 * mib);
+    ask(staying.engine);
+    // As it answers from now on: with what its cache has.
     const expected = ask(staying.engine);
     const [one, other] = paths.map((path) => streamed(path, arena).engine);
     hangOnCancel(arena);
