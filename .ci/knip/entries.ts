@@ -32,6 +32,7 @@ export const benchEntries = [
   'bench/calibrate/main.ts',
   'bench/gateway/paced-engine.ts',
   'bench/kv-transfer/target.ts',
+  'bench/routers/node-proxy.ts',
   'bench/soak/attacker.ts',
   'bench/soak/idle-load.ts',
 ];

@@ -4,9 +4,9 @@
  */
 import koffi from 'koffi';
 import { expect, test } from 'vitest';
-import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
+import { DeviceBackend } from '../../../agent/backend/device/device-backend.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
-import { type Ggml, loadGgml, memoryAt, tensorLayout } from '../../../native/ggml.ts';
+import { type Ggml, ggmlDevices, loadGgml, memoryAt, tensorLayout } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { engineOptions, generate, model, prompt } from './support.ts';
 
@@ -41,14 +41,19 @@ function padding(ggml: Ggml): { ggml: Ggml; padded: () => number } {
   return { ggml: padded, padded: () => count };
 }
 
+/** Cores as a device: their weights lie plain on every CPU, as those of CUDA do. */
+function asDevice(ggml: Ggml): DeviceBackend {
+  return new DeviceBackend(ggml, ggmlDevices(ggml).find(({ pointer }) => pointer === ggml.cpuDevice)!);
+}
+
 test.each(['f16', 'q8_0'] as const)(
   'nothing of a model is lost to padding, with KV in %s',
   async (kv_type) => {
     const path = await model('tiny-llama', 'Q8_0');
     const options = engineOptions(path, { kernels: 'ggml', kv_type, batch_invariant: false });
     const { ggml, padded } = padding(loadGgml());
-    const answers = [cpuBackend(loadGgml()), cpuBackend(ggml)].map((backend) => {
-      const engine = new NativeEngine(options, backend);
+    const answers = [loadGgml(), ggml].map((library) => {
+      const engine = new NativeEngine(options, asDevice(library));
       const asked = [40, 3, 90].map((length, seed) => ({
         prompt: prompt(length, engine.info.n_vocab, seed + 1),
         max_new_tokens: 12,
