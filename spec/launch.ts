@@ -67,6 +67,8 @@ export const unitSchema = z.strictObject({
   parsers: unitParsersSchema.optional(),
   /** Sequences at once: asked for, or what the plan takes its engine to choose. Absent: of earlier versions. */
   max_sequences: z.int().min(1).optional(),
+  /** Of the native engine, likewise: prompt tokens of one iteration. */
+  prefill_chunk_tokens: z.int().min(1).optional(),
   /** What the plan gave it on each of its devices; absent in launches of earlier versions. */
   memory: z
     .strictObject({
@@ -121,6 +123,11 @@ export function deviceKindOn(unit: UnitSpec, node_index: number): UnitSpec['devi
 /** Sequences that a unit computes at once, as far as the plan knows. */
 export function concurrencyOf({ max_sequences, model }: UnitSpec): number {
   return max_sequences ?? model.max_sequences ?? 16;
+}
+
+/** Prompt tokens that a unit of the native engine computes in one iteration, as far as the plan knows. */
+export function chunkOf_tokens({ prefill_chunk_tokens, model }: UnitSpec): number {
+  return prefill_chunk_tokens ?? model.prefill_chunk_tokens ?? 256;
 }
 
 /** The units that run on a node of the job, all or a part of each. */

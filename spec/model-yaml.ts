@@ -322,7 +322,7 @@ const modelShape = z.strictObject({
     .max(65_536)
     .optional()
     .describe(
-      'Prompt tokens computed in one iteration. Lower: smoother decoding; higher: faster first token. Default: 256 (native); other engines choose for themselves.',
+      'Prompt tokens computed in one iteration. Lower: smoother decoding; higher: faster first token. Default: 256 (native; 512 on GPUs and CPUs with AMX); other engines choose for themselves.',
     ),
   kv_tokens: z
     .int()

@@ -1,6 +1,5 @@
 import { dirname } from 'node:path';
-import { nativeDefaults } from '../../solver/catalog/engine-defaults.ts';
-import { concurrencyOf } from '../../spec/launch.ts';
+import { chunkOf_tokens, concurrencyOf } from '../../spec/launch.ts';
 import type { NativeModel } from '../device-worker/messages.ts';
 import type { GroupUnit } from './assign-devices.ts';
 import type { ProcessContext } from './serving-process.ts';
@@ -22,7 +21,7 @@ export function nativeModel(
     model_path: unit.model_path,
     context_tokens: unit.context_tokens,
     max_sequences: concurrencyOf(unit),
-    prefill_chunk_tokens: model.prefill_chunk_tokens ?? nativeDefaults.batched_tokens,
+    prefill_chunk_tokens: chunkOf_tokens(unit),
     kv_tokens: unit.kv_tokens,
     kv_type: model.kv_type,
     batch_invariant: model.batch_invariant,

@@ -7,7 +7,7 @@ import { activationSize_bytes, fitActivations } from '../../solver/partition/act
 import { stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import { shapeOf } from '../../solver/placement/model-facts.ts';
 import { load_bytes_per_s } from '../../solver/placement/stage-plan.ts';
-import { concurrencyOf } from '../../spec/launch.ts';
+import { chunkOf_tokens, concurrencyOf } from '../../spec/launch.ts';
 import { type ModelSpec, stageBounds, stageCounts } from '../../spec/model-yaml.ts';
 import { assumedWorkload, type PlacementQuestion } from '../../spec/plan.ts';
 import { kindStagesOf, measuredOf } from './change-pipeline.ts';
@@ -20,8 +20,6 @@ const hop_bytes_per_s = 1e9;
 /** Hidden states are not compressed, so that Eq. 3's other law holds: bytes grow with the rows. */
 const hidden_states = fitActivations(1, []);
 const hidden_bytes = 4;
-/** A chunk of a prompt where model.yaml does not say: what the native engine takes. */
-const chunk_tokens_default = 512;
 
 /**
  * A request is a pass for each token of its answer and one for each chunk of its prompt. These differ: a batch of
@@ -40,7 +38,7 @@ export function livePipeline(
   if (!of) return undefined;
   const stages = pipeline.stages.length;
   const { input_tokens, output_tokens } = of.model.workload ?? assumedWorkload;
-  const chunk_tokens = model.prefill_chunk_tokens ?? chunk_tokens_default;
+  const chunk_tokens = chunkOf_tokens(pipeline.unit);
   const chunks = Math.ceil(input_tokens / chunk_tokens);
   const passes_per_request = Math.max(1, output_tokens) + chunks;
   const batch_max = concurrencyOf(pipeline.unit);

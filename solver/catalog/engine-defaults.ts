@@ -18,6 +18,13 @@ const gib = 2 ** 30;
 export const nativeDefaults: EngineDefaults = { max_sequences: 16, batched_tokens: 256 };
 
 /**
+ * Of the native engine on devices that multiply hundreds of rows in the time that weights take to them: GPUs, where
+ * it is what libllama takes at once (n_ubatch), and AMX, where chunks of 256 have 0.93 of its rate (docs/memory.md).
+ * Elsewhere a chunk of it takes seconds, in which nobody else gets a token.
+ */
+const wideChunk_tokens = 512;
+
+/**
  * Defaults by engine and class of device.
  *
  * - vLLM: `EngineArgs.get_batch_defaults` (vllm/engine/arg_utils.py, 0.10 to 0.32): 1024 sequences and 8192 tokens from
@@ -51,7 +58,7 @@ export function engineDefaults(engine: ResolvedEngine, device: DeviceSpec, devic
     case 'transformers':
       return { max_sequences: nativeDefaults.max_sequences, batched_tokens: 4096 };
     case 'native':
-      return nativeDefaults;
+      return nativeOn(device);
   }
 }
 
@@ -94,6 +101,11 @@ export function engineFeatures(engine: ResolvedEngine, engine_args: readonly str
     if (known !== undefined) found[known[1]] = known[2];
   }
   return found;
+}
+
+function nativeOn({ kind, family }: DeviceSpec): EngineDefaults {
+  if (kind === 'cpu' && family !== 'cpu-amx') return nativeDefaults;
+  return { ...nativeDefaults, batched_tokens: wideChunk_tokens };
 }
 
 function vllmDefaults({ kind, name, memory_bytes }: DeviceSpec, devices: number): EngineDefaults {

@@ -335,6 +335,7 @@ function unitOf(option: PlacementOption, replica: number, replicas: number, firs
     weight_bytes: option.weight_bytes,
     parsers: parsersFor(model, option.engine),
     max_sequences: option.batch.max_sequences,
+    prefill_chunk_tokens: option.engine === 'native' ? option.batch.batched_tokens : undefined,
     memory: {
       device_bytes: option.memory.bytes_per_device,
       kv_bytes: option.memory.kv_bytes,

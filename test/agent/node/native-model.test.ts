@@ -25,3 +25,12 @@ test('of one that is streamed: what stays of it, what is assumed of its link, it
   expect(streamedOf(streamed, {})).toEqual({ resident_bytes: 0 });
   expect(streamedOf({}, { resident_bytes: 7, link_share: 0.4 })).toBeUndefined();
 });
+
+test('of its chunks: what the plan chose for its device, before what model.yaml asks for', () => {
+  const told = { name: 'm', source: '/m.gguf', prefill_chunk_tokens: 64 };
+  const chunkOf = (...unit: Parameters<typeof unitOf>) =>
+    nativeModel(unitOf(...unit), context, 'a device').prefill_chunk_tokens;
+  expect(chunkOf(told, { engine: 'native', prefill_chunk_tokens: 512 })).toBe(512);
+  expect(chunkOf(told, { engine: 'native' })).toBe(64);
+  expect(chunkOf({ name: 'm', source: '/m.gguf' }, { engine: 'native' })).toBe(256);
+});

@@ -9,6 +9,7 @@ import {
   sizeUnit,
   type UnitMemory,
 } from '../../../solver/placement/unit-memory.ts';
+import { chunkOf_tokens } from '../../../spec/launch.ts';
 import {
   type DeviceOffer,
   defaultPlacementSettings,
@@ -128,6 +129,9 @@ describe('what engines choose', () => {
     ['lmdeploy', 'A100-80GB', 384, 8192],
     ['lmdeploy', 'H100', 1024, 8192],
     ['lmdeploy', 'L4', 128, 8192],
+    ['native', 'H100', 16, 512],
+    ['native', 'Xeon-8480+', 16, 512],
+    ['native', 'EPYC-9654', 16, 256],
   ] as const)('%s on %s', (engine, device, max_sequences, batched_tokens) => {
     expect(engineDefaults(engine, findDevice(device), 1)).toEqual({ max_sequences, batched_tokens });
   });
@@ -138,6 +142,7 @@ describe('what engines choose', () => {
     const [plain] = unitsOf({});
     expect(plain).toMatchObject({ max_sequences: 1024, memory: { share: 0.9 } });
     expect(plain!.context_told).toBeUndefined();
+    expect(plain!.prefill_chunk_tokens).toBeUndefined();
     expect(unitsOf({ max_sequences: 8 })[0]!.max_sequences).toBe(8);
     // More at once, more requests: sixteen of them would leave most of the device idle.
     const rateOf = (asked: Record<string, unknown>) =>
@@ -145,6 +150,17 @@ describe('what engines choose', () => {
         .max_rate_per_s;
     expect(rateOf({})).toBeGreaterThan(3 * rateOf({ max_sequences: 16 }));
   });
+});
+
+it.each([
+  ['Xeon-8480+', 512],
+  ['EPYC-9654', 256],
+])('the native engine is told how long its chunks are on %s', (device, chunk_tokens) => {
+  const unitOf = (asked: Record<string, unknown>) =>
+    place(ask([gguf('m', '8b', { engine: 'native', ...asked })], [cpus(device, 1, [])])).launches[0]!
+      .units[0]!;
+  expect(chunkOf_tokens(unitOf({}))).toBe(chunk_tokens);
+  expect(chunkOf_tokens(unitOf({ prefill_chunk_tokens: 64 }))).toBe(64);
 });
 
 it('the plan says where memory bounds the context', () => {
