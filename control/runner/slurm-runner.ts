@@ -455,16 +455,21 @@ function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
         ...common,
         job_number: job.array_task === undefined ? undefined : job.job_id,
         start_time_ms,
-        end_time_limit_ms:
-          start_time_ms === undefined || time_limit_s === undefined
-            ? undefined
-            : start_time_ms + time_limit_s * 1000,
+        end_time_limit_ms: endOfLimit(start_time_ms, time_limit_s),
       };
     case 'completing':
       return { ...common, start_time_ms };
     case 'ended':
       return { ...common, start_time_ms, ended_at_ms: job.end_time_ms, ...endOf(job) };
   }
+}
+
+/**
+ * Undefined also where Slurm says UNLIMITED: JSON has no Infinity, and nothing is renewed for an end that never comes.
+ */
+function endOfLimit(start_time_ms = Number.NaN, time_limit_s = Number.NaN): number | undefined {
+  const end_ms = start_time_ms + time_limit_s * 1000;
+  return Number.isFinite(end_ms) ? end_ms : undefined;
 }
 
 function whyItWaits({ reason }: JobInfo): JobSnapshot['pending'] {

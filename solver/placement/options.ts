@@ -259,7 +259,8 @@ function optionOn(
     option.lent = lent;
     reasons.push(lentReason(lender, offer));
   }
-  if (limit !== undefined) option.time_limit_s = limit;
+  // UNLIMITED, which JSON cannot hold, asks for no limit.
+  if (limit !== undefined && Number.isFinite(limit)) option.time_limit_s = limit;
   if (seen !== undefined) option.seen = seen;
   return option;
 }

@@ -22,10 +22,11 @@ function planned(
   offer: NodeKindOffer,
   inspected: (name: string) => PlacementModel,
   keeper: 'login' | 'none' = 'login',
+  slurm: object = {},
 ): Promise<PlannedDeployment> {
   const source = join(folder, 'm');
   return planDeployment({
-    spec: deploymentSchema.parse({ name: 'demo', models: [{ name: 'm', source, ...asked }] }),
+    spec: deploymentSchema.parse({ name: 'demo', models: [{ name: 'm', source, ...asked }], slurm }),
     spec_file: join(folder, 'model.yaml'),
     site: siteSchema.parse({ name: 'here', kind: 'slurm', node_kinds: [], keeper: { place: keeper } }),
     offers: [offer],
@@ -43,6 +44,19 @@ it('is carried out as it was made, with weights where it has chosen that they li
   const { plan } = await made();
   expect(plan.launches[0]!.units[0]!.model.weights).toBe('streamed');
   expect(useFresh(plan, await made()).plan).toBe(plan);
+});
+
+it('is read from a file as it was made, also where jobs have no time limit', async () => {
+  const offer = { ...gpus('A100-80GB', 80, 1), time_limit_default_s: 3600 };
+  for (const [time_limit, expected] of [
+    ['1-00:00:00', 86_400],
+    ['UNLIMITED', undefined],
+  ]) {
+    const model = (name: string): PlacementModel => llama(name, '8b');
+    const { plan } = await planned({ engine: 'vllm' }, offer, model, 'login', { time_limit });
+    expect(plan.launches[0]!.time_limit_s).toBe(expected);
+    expect(JSON.parse(JSON.stringify(plan))).toEqual(plan);
+  }
 });
 
 it('is not carried out where it leaves open what its jobs must know', async () => {
