@@ -77,7 +77,7 @@ export async function acceptPlan(
       join(store.folder(spec.name), deploymentFiles[key]);
     if (next.previous && !before?.previous) copyPrivately(file('spec'), file('previous_spec'));
     copyPrivately(request.spec_file, file('spec'));
-    record.save({ ...next, launches: forgetOldest(next.launches) });
+    record.save(forgetOldest(next));
     return [];
   });
 }
@@ -108,6 +108,7 @@ function nextState(
     planning: assumptions(now_ms(), plan.offline ? undefined : question.node_kinds, loadsOf(plan.models)),
     previous: previousOf(before),
     launches: mergePlan(before?.launches ?? [], plan.launches, fingerprint, ids),
+    gpu_hours_forgotten: before?.gpu_hours_forgotten,
   };
 }
 

@@ -124,7 +124,7 @@ function write(keeping: KeepingDeployment, name: string, observation: Observatio
     const state = withServing(record.state, observation, now_ms());
     const { actions } = keep(keptLaunches(state, observation.launches), now_ms(), settings);
     const next = actions.reduce(apply, state);
-    record.save({ ...next, launches: forgetOldest(next.launches) });
+    record.save(forgetOldest(next));
     for (const action of actions) emit({ at_ms: now_ms(), kind: 'kept', deployment: name, ...action });
   });
 }

@@ -231,9 +231,14 @@ export class Keeper {
     return reconciler;
   }
 
-  #settingsOf({ spec }: DeploymentState): KeepSettings {
+  #settingsOf({ spec, gpu_hours_forgotten }: DeploymentState): KeepSettings {
     const { site } = this.#operations.loaded;
     const { signal_s } = site.kind === 'slurm' ? slurmSettings(site) : { signal_s: 0 };
-    return { ...defaultKeepSettings, signal_s, gpu_hours: spec.budget?.gpu_hours };
+    return {
+      ...defaultKeepSettings,
+      signal_s,
+      gpu_hours: spec.budget?.gpu_hours,
+      gpu_hours_before: gpu_hours_forgotten,
+    };
   }
 }

@@ -153,7 +153,7 @@ export class PendingJobMigrator {
         return undefined;
       if (replacementsOf(state, launch_id).some(({ phase }) => phase !== 'ended')) return undefined;
       const launches = state.launches.toSpliced(at, 0, ...inPlaceOf(state, before, elsewhere));
-      return { ...state, launches: forgetOldest(launches) };
+      return forgetOldest({ ...state, launches });
     });
     return written !== undefined;
   }

@@ -156,7 +156,7 @@ export function replannedState(
   const models = state.models.map(
     (model) => change.models.find((each) => each.model === model.model) ?? model,
   );
-  return { ...state, models, planning, launches: forgetOldest([...added, ...left]) };
+  return forgetOldest({ ...state, models, planning, launches: [...added, ...left] });
 }
 
 /** What starts and what goes, in words: `1 × m on a100 starts; 1 × m on gh200 goes`. */

@@ -1,7 +1,7 @@
 /** From the state of a deployment and what was seen of it to what the decision of keeping is asked. */
 import type { KeptLaunch } from '../../solver/keeping/keep.ts';
 import { isLent, unitsOfJob } from '../../spec/plan.ts';
-import type { DeploymentState } from '../state/deployment-state.ts';
+import { type DeploymentState, gpusOf } from '../state/deployment-state.ts';
 import { isJoinedKind } from '../state/joined-nodes.ts';
 import type { LaunchRecord } from '../state/launch-record.ts';
 import type { LaunchStatus } from './decide.ts';
@@ -11,7 +11,7 @@ export function keptLaunches(
   statuses: ReadonlyMap<string, LaunchStatus>,
 ): KeptLaunch[] {
   return state.launches
-    .filter((launch) => launch.given_up === undefined && !launch.planned.scavenged)
+    .filter((launch) => !launch.planned.scavenged)
     .map((launch) => keptLaunch(launch, statuses.get(launch.launch_id)));
 }
 
@@ -22,15 +22,15 @@ export function allServe(launch: LaunchRecord, status: LaunchStatus | undefined)
 
 function keptLaunch(launch: LaunchRecord, status: LaunchStatus | undefined): KeptLaunch {
   const job = launch.phase === 'ended' ? launch.last : (status?.job ?? launch.last);
-  const { devices_per_node, node_count } = launch.planned;
   // A joined node goes with its allocation: a successor could only take the place of its predecessor there. Nodes that
   // are lent go when they go, and the rest of their pipeline needs no successor for that.
   const isRenewed = !isJoinedKind(launch.planned.node_kind) && !isLent(launch.planned);
   return {
     launch_id: launch.launch_id,
-    gpu_count: devices_per_node.count * node_count,
+    gpu_count: gpusOf(launch.planned),
     phase: launch.phase === 'ended' ? 'ended' : job?.phase === 'running' ? 'running' : 'waiting',
-    superseded: launch.superseded,
+    // One that was given up is there for what it used: nothing more is done about it.
+    superseded: launch.superseded || launch.given_up !== undefined,
     serving: allServe(launch, status),
     served_at_ms: launch.served_at_ms,
     submitted_at_ms: launch.submitting_since_ms,

@@ -262,7 +262,7 @@ export class Scaler {
     const writer = { ...this.#operations, lock_wait_ms: lockWait_ms.service };
     return this.#operations.store.update(name, writer, (state) => {
       const next = isKept(state) ? change(state) : undefined;
-      return next && { ...next, launches: forgetOldest(next.launches) };
+      return next && forgetOldest(next);
     });
   }
 }

@@ -329,7 +329,7 @@ export class Scavenger {
             submit[index]!.for === 'hole' ? 'there are idle nodes' : 'it waits for the next idle nodes',
           );
       }
-      record.save({ ...state, launches: forgetOldest(state.launches) });
+      record.save(forgetOldest(state));
     });
     for (const event of told) this.#options.emit(event);
     await this.#reconcilerOf(store.require(name)).pass(name);

@@ -5,7 +5,7 @@
 import { z } from 'zod';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
-import type { PlannedModel, PlannedWorkload } from '../../spec/plan.ts';
+import type { PlannedLaunch, PlannedModel, PlannedWorkload } from '../../spec/plan.ts';
 import { replanOutcomeSchema } from '../../spec/replan.ts';
 import { type EndedLaunch, type LaunchRecord, launchRecordSchema } from './launch-record.ts';
 
@@ -58,6 +58,8 @@ export const deploymentStateSchema = z.object({
     })
     .optional(),
   launches: z.array(launchRecordSchema),
+  /** What launches used that are forgotten, for the budget. */
+  gpu_hours_forgotten: z.number().min(0).optional(),
   /** What the plan was made for, and what came of making it again; absent where an earlier version planned. */
   planning: z
     .object({
@@ -134,9 +136,31 @@ export function scavengedLaunches(state: DeploymentState): LaunchRecord[] {
 /** Ended launches kept in the state, for `logs` and `status`. */
 const endedLaunchesKept = 20;
 
-/** The launches without the oldest of those that are replaced and over. */
-export function forgetOldest(launches: readonly LaunchRecord[]): LaunchRecord[] {
-  const ended = launches.filter((launch) => launch.superseded && launch.phase === 'ended');
-  const forgotten = new Set(ended.slice(endedLaunchesKept));
-  return launches.filter((launch) => !forgotten.has(launch));
+/** The state without the oldest of those launches that are replaced and over; what they used stays counted. */
+export function forgetOldest(state: DeploymentState): DeploymentState {
+  const ended = state.launches.filter(
+    (launch): launch is EndedLaunch => launch.superseded && launch.phase === 'ended',
+  );
+  const oldest = ended.toSorted((a, b) => b.ended_at_ms - a.ended_at_ms).slice(endedLaunchesKept);
+  if (oldest.length === 0) return state;
+  const forgotten = new Set<LaunchRecord>(oldest);
+  return {
+    ...state,
+    launches: state.launches.filter((launch) => !forgotten.has(launch)),
+    gpu_hours_forgotten: oldest.reduce(
+      (sum, launch) => sum + gpuHoursOf(launch),
+      state.gpu_hours_forgotten ?? 0,
+    ),
+  };
+}
+
+/** GPUs that a job of it holds. */
+export function gpusOf({ devices_per_node: { kind, count }, node_count }: PlannedLaunch): number {
+  return kind === 'cpu' ? 0 : count * node_count;
+}
+
+/** None on idle nodes: the budget is that of the plan. */
+function gpuHoursOf({ planned, last, ended_at_ms }: EndedLaunch): number {
+  if (planned.scavenged || last.start_time_ms === undefined) return 0;
+  return (gpusOf(planned) * Math.max(0, ended_at_ms - last.start_time_ms)) / 3_600_000;
 }

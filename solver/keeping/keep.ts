@@ -40,6 +40,8 @@ export interface KeepSettings {
   tries_max: number;
   /** GPU-hours the deployment may use in all; absent: no bound. */
   gpu_hours?: number;
+  /** GPU-hours of launches that nobody remembers any more. */
+  gpu_hours_before?: number;
 }
 
 export const defaultKeepSettings: KeepSettings = {
@@ -72,7 +74,7 @@ export interface KeepDecision {
 /** @param launches the wanted and the recent superseded ones; what was measured of all counts */
 export function keep(launches: readonly KeptLaunch[], now_ms: number, settings: KeepSettings): KeepDecision {
   const lead_ms = leadTime(launches, settings);
-  const gpu_hours_used = gpuTime_hours(launches, now_ms);
+  const gpu_hours_used = (settings.gpu_hours_before ?? 0) + gpuTime_hours(launches, now_ms);
   const spent = settings.gpu_hours !== undefined && gpu_hours_used >= settings.gpu_hours;
   const actions: KeepAction[] = [];
   let next_at_ms = Number.POSITIVE_INFINITY;
