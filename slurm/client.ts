@@ -150,7 +150,7 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async config(): Promise<ControllerConfig> {
-    return parseControllerConfig(await this.#ask(['scontrol', 'show', 'config']));
+    return parseControllerConfig(await this.#ask([...utcPrefix, 'scontrol', 'show', 'config']));
   }
 
   async partitions(): Promise<Partition[]> {

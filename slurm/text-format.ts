@@ -8,7 +8,7 @@ import { HpcserveError } from '../spec/errors/error.ts';
 const unit_separator = '\u001f';
 const record_separator = '\u001e';
 
-/** In front of every command that tells of jobs: times in UTC, ranges of array tasks at their full length. */
+/** In front of every command that tells times or jobs: times in UTC, ranges of array tasks at their full length. */
 export const utcPrefix: readonly string[] = [
   'env',
   'TZ=UTC',

@@ -1,10 +1,14 @@
 /** The client's own logic on a scripted runner; everything else is tried on a real Slurm in client.e2e.test.ts. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { SlurmCommandClient } from '../../slurm/client.ts';
 import {
   type CommandOptions,
   type CommandResult,
   type CommandRunner,
+  LocalCommandRunner,
   slurmCommandEnvironment,
 } from '../../slurm/command-runner.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
@@ -174,6 +178,22 @@ describe('jobs', () => {
     answers[0] = [/sinfo/, { stdout: 'slurm 24.05.1\n' }];
     expect((await client.version()).year).toBe(24);
   });
+});
+
+test('the controller’s clock is read in UTC, whatever the host’s time zone is', async () => {
+  const bin_dir = mkdtempSync(join(tmpdir(), 'hpcserve-scontrol-'));
+  try {
+    // Slurm prints local times: here those of a host in Japan, unless it is told another zone.
+    const says = '[ -n "$TZ" ] || export TZ=JST-9\necho "Configuration data as of $(date +%FT%T)"';
+    writeFileSync(join(bin_dir, 'scontrol'), `#!/bin/sh\n${says}\n`, { mode: 0o700 });
+    const environment = { PATH: process.env.PATH };
+    const { told_at_ms = 0 } = await new SlurmCommandClient(
+      new LocalCommandRunner({ bin_dir, environment }),
+    ).config();
+    expect(Math.abs(told_at_ms - Date.now())).toBeLessThan(60_000);
+  } finally {
+    rmSync(bin_dir, { recursive: true });
+  }
 });
 
 test('no secret and no SBATCH variable reaches Slurm’s commands', () => {
