@@ -42,6 +42,13 @@ export interface DecideTiming {
 /** A cancelled job has Slurm's KillWait (30 s) before it is asked for again. */
 export const forceAfter_ms = 45_000;
 
+/**
+ * How long Slurm may take to clean up after a job that is over, ms: a process that cannot be killed (a filesystem that
+ * hangs) keeps it COMPLETING until somebody reboots the node. Lower: its place is given to another sooner; higher: long
+ * epilogs end first.
+ */
+export const completing_ms_max = 10 * 60_000;
+
 export type Action =
   | { do: 'submit'; launch_id: string }
   /** A job that an interrupted command submitted: write its id down. */
@@ -102,6 +109,15 @@ function decideLaunch(
       if (job.phase === 'ended') return [{ do: 'record_end', launch_id, last: job }];
       // Slurm forgot the job and keeps no accounting: it is over, and nobody can say how.
       if (job.phase === 'unknown') return [{ do: 'record_end', launch_id, last: { ...job, phase: 'ended' } }];
+      // Ended as below: Slurm does not put it back into the queue then, should its node come back.
+      if (isStuck(job, now_ms))
+        return [
+          {
+            do: 'record_end',
+            launch_id,
+            last: { ...job, phase: 'ended', reason: 'its nodes do not let go of it', presumed: true },
+          },
+        ];
       const reason = lost?.get(launch_id);
       // Ended first, so that neither a node that comes back nor a requeue runs it beside its successor.
       if (reason !== undefined && job.phase === 'running')
@@ -118,6 +134,10 @@ function decideLaunch(
     case 'ended':
       return [];
   }
+}
+
+function isStuck({ phase, ended_at_ms }: JobSnapshot, now_ms: number): boolean {
+  return phase === 'completing' && ended_at_ms !== undefined && now_ms - ended_at_ms >= completing_ms_max;
 }
 
 /** What people wait for: where the job stands, why it waits, when it may start. */

@@ -458,7 +458,7 @@ function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
         end_time_limit_ms: endOfLimit(start_time_ms, time_limit_s),
       };
     case 'completing':
-      return { ...common, start_time_ms };
+      return { ...common, start_time_ms, ended_at_ms: job.end_time_ms };
     case 'ended':
       return { ...common, start_time_ms, ended_at_ms: job.end_time_ms, ...endOf(job) };
   }

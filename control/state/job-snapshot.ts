@@ -31,7 +31,7 @@ export const jobSnapshotSchema = z.object({
   start_time_ms: z.number().optional(),
   /** When its wall time ends, where there is a limit. */
   end_time_limit_ms: z.number().optional(),
-  /** When it ended, by the scheduler. */
+  /** When it ended, by the scheduler; of one that is completing, when that began. */
   ended_at_ms: z.number().optional(),
   nodes: z.string().optional(),
   /** Slurm's account. */

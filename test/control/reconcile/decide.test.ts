@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import {
   type Action,
+  completing_ms_max,
   type DecideTiming,
   decide,
   type LaunchStatus,
@@ -84,6 +85,29 @@ describe('decide', () => {
       },
       { do: 'record_news', launch_id: id(2), last: pending },
     ]);
+  });
+
+  it('gives up a job that is over and that its nodes do not let go of', () => {
+    const completing: JobSnapshot = {
+      job_id: '7',
+      phase: 'completing',
+      state: 'COMPLETING',
+      ended_at_ms: 1_000,
+    };
+    const launch = launchRecord(1, { phase: 'submitted', job_id: '7', last: completing });
+    const state = deploymentState([launch]);
+    const stuck_ms = 1_000 + completing_ms_max;
+    expect(act(state, { 1: { job: completing } }, stuck_ms - 1)).toEqual([]);
+    expect(act(state, { 1: { job: completing } }, stuck_ms)).toEqual([
+      {
+        do: 'record_end',
+        launch_id: id(1),
+        last: { ...completing, phase: 'ended', reason: 'its nodes do not let go of it', presumed: true },
+      },
+    ]);
+    // Nobody says since when.
+    const since_ever = { ...completing, ended_at_ms: undefined };
+    expect(act(state, { 1: { job: since_ever } }, stuck_ms)).toEqual([]);
   });
 
   it('adopts the job of an interrupted submission and ends a second one', () => {

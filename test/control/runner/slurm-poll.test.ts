@@ -7,10 +7,10 @@ import { siteSchema } from '../../../spec/site.ts';
 import { stateLayout } from '../../../spec/state-layout.ts';
 import { deploymentState, launchRecord, temporaryStore } from '../support.ts';
 
-/** A job that runs since noon, with what squeue calls its time limit. */
-async function running(time_limit: string): Promise<JobSnapshot> {
-  const columns = ['7', '7', 'N/A', 'RUNNING', 'None', '', 'n1', 'j', 'ada', '(null)', '(null)', 'p'];
-  const times = ['2026-11-21T11:59:00', '2026-11-21T12:00:00', 'N/A', time_limit, '0', '0'];
+/** A job that started at noon, as squeue shows it. */
+async function polled(state: string, time_limit: string, end = 'N/A'): Promise<JobSnapshot> {
+  const columns = ['7', '7', 'N/A', state, 'None', '', 'n1', 'j', 'ada', '(null)', '(null)', 'p'];
+  const times = ['2026-11-21T11:59:00', '2026-11-21T12:00:00', end, time_limit, '0', '0'];
   const queue = `${[...columns, ...times].join('\u001f')}\u001e\n`;
   const site = siteSchema.parse({ name: 'here', kind: 'slurm' });
   const runner = new SlurmRunner({
@@ -27,7 +27,7 @@ it.each([
   ['UNLIMITED', undefined],
   ['NOT_SET', undefined],
 ])('of a job with the time limit %s it is written down when that ends', async (time_limit, expected) => {
-  const last = await running(time_limit);
+  const last = await polled('RUNNING', time_limit);
   expect(last).toMatchObject({ phase: 'running', start_time_ms: Date.UTC(2026, 10, 21, 12) });
   expect(last.end_time_limit_ms).toBe(expected);
   const { store, dispose } = temporaryStore();
@@ -38,4 +38,11 @@ it.each([
   } finally {
     dispose();
   }
+});
+
+it('of a job that Slurm still cleans up it is known since when', async () => {
+  expect(await polled('COMPLETING', '1:00:00', '2026-11-21T12:30:00')).toMatchObject({
+    phase: 'completing',
+    ended_at_ms: Date.UTC(2026, 10, 21, 12, 30),
+  });
 });
