@@ -34,6 +34,8 @@ interface NodeClass {
 /** Partitions with a shorter limit are for tests; they are taken only where there is nothing else. */
 const short_partition_s = 1800;
 const mib_per_gb = 1e9 / 2 ** 20;
+/** What jobs ask for, where their partition gives so much. */
+const time_limit_s = 4 * 3600;
 
 /** @throws E_SLURM_… when Slurm cannot be asked; E_CONFIG_MISSING when no partition is open to this user. */
 export async function discoverSite(client: SlurmClient, host: HostFacts): Promise<SiteDraft> {
@@ -198,8 +200,16 @@ function nodeKind(
     isa: isaOf(sample).length > 0 ? isaOf(sample) : undefined,
     tier,
     max_time: Number.isFinite(chosen.max_time_s) ? formatSlurmDuration(chosen.max_time_s) : undefined,
-    slurm: chosen.exclusive ? { exclusive: true } : undefined,
+    slurm: ownSettings(chosen),
   };
+}
+
+/** What jobs there ask for otherwise than elsewhere. */
+function ownSettings({ exclusive, max_time_s }: Partition): NodeKindInput['slurm'] {
+  const settings: NonNullable<NodeKindInput['slurm']> = {};
+  if (exclusive) settings.exclusive = true;
+  if (max_time_s < time_limit_s) settings.time_limit = formatSlurmDuration(max_time_s);
+  return Object.keys(settings).length === 0 ? undefined : settings;
 }
 
 /** Features that none of the neighbours has; empty when the GPU type already decides; undefined when nothing does. */
@@ -329,7 +339,7 @@ function defaults(
   return {
     account,
     qos,
-    time_limit: '04:00:00',
+    time_limit: formatSlurmDuration(time_limit_s),
   };
 }
 

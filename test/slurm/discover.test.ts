@@ -10,6 +10,7 @@ import {
   parseControllerConfig,
   parseGres,
 } from '../../slurm/cluster-facts.ts';
+import { buildDirectives } from '../../slurm/directives.ts';
 import { discoverSite } from '../../slurm/discover.ts';
 import { recognizeDevice } from '../../slurm/gpu-memory.ts';
 import type { ClusterName, Permissions } from '../../slurm/permissions.ts';
@@ -104,6 +105,24 @@ test('what no cluster says stands there to take the # away from', async () => {
     model_aliases: { small: expect.any(String) },
   });
   expect(text).toContain('account: proj42');
+});
+
+test.each([
+  [1800, '00:30:00'],
+  [2 * 3600, '02:00:00'],
+  [4 * 3600, '04:00:00'],
+  [Number.POSITIVE_INFINITY, '04:00:00'],
+])('jobs ask for no more time than a partition with a limit of %d s has', async (max_time_s, expected) => {
+  const nodes = group('gpu', ['n1'], 'gpu:a100:4', []);
+  const { site } = await discovered([nodes], [partition('gpu', { max_time_s })]);
+  const [node_kind] = site.node_kinds;
+  const request = { job_name: 'j', nodes: 1, gpus_per_node: 1, log_file: '/l', working_folder: '/w' };
+  const { typed } = buildDirectives({
+    site,
+    node_kind: node_kind!,
+    request: { ...request, launch_id: '0', tier: 'stable' },
+  });
+  expect(typed.find(({ name }) => name === 'time')?.value).toBe(expected);
 });
 
 describe('node kinds', () => {
