@@ -124,8 +124,10 @@ export function checkPermissions(directives: readonly Directive[], permissions: 
       account ? each.account === account.value!.toLowerCase() : each.is_default,
     );
     const allowed = unique(charged.flatMap((each) => each.qos));
-    if (enforced.qos && qos && allowed.length > 0 && !allowed.includes(qos.value!.toLowerCase()))
-      throw unknown('E_SLURM_QOS', `QoS of account ${charged[0]!.account}`, qos, allowed);
+    // Several are a request from 24.11 on, and each must be allowed.
+    const missing = qos?.value?.split(',').find((name) => !allowed.includes(name.toLowerCase()));
+    if (enforced.qos && qos && allowed.length > 0 && missing !== undefined)
+      throw unknown('E_SLURM_QOS', `QoS of account ${charged[0]!.account}`, qos, allowed, missing);
   }
   if (reservation && reservations) {
     const names = reservations.map(({ name }) => name);
@@ -168,10 +170,11 @@ function unknown(
   what: string,
   { name, value, source }: Directive,
   names: readonly string[],
+  missing = value!,
 ): HpcserveError {
-  const near = nearest(value!, names);
+  const near = nearest(missing, names);
   return new HpcserveError(code, {
-    what: `you have no ${what} "${value}"`,
+    what: `you have no ${what} "${missing}"`,
     because: [
       `--${name}=${value} was set by ${source}`,
       names.length > 0 ? `Slurm knows for you: ${names.join(', ')}` : 'Slurm knows none for you',

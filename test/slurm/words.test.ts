@@ -1,6 +1,6 @@
 /** Slurm's words in plain ones: reasons and refusals. */
 import { describe, expect, test } from 'vitest';
-import { withKnownAccounts } from '../../slurm/permissions.ts';
+import { checkPermissions, type Permissions, withKnownAccounts } from '../../slurm/permissions.ts';
 import { explainReason } from '../../slurm/reasons.ts';
 import { refusalError } from '../../slurm/refusals.ts';
 
@@ -132,5 +132,30 @@ describe('refusals in words of several versions', () => {
 
   test('silence is said to be silence', () => {
     expect(refusalError('', []).because).toEqual(['sbatch gave no reason']);
+  });
+});
+
+describe('several QoS in one request, which Slurm takes from 24.11 on', () => {
+  const permissions: Permissions = {
+    enforced: { associations: true, qos: true },
+    associations: [{ cluster: 'c', account: 'chat', qos: ['normal', 'long'], is_default: true }],
+  };
+  const asked = (value: string) => (): void =>
+    checkPermissions([{ name: 'qos', value, source: 'site.yaml:5:10' }], permissions);
+
+  test('are let through where each of them is allowed', () => {
+    expect(asked('normal,long')).not.toThrow();
+    expect(asked('Long')).not.toThrow();
+  });
+
+  test('are refused for the one that is not', () => {
+    expect(asked('normal,lnog')).toThrow(
+      expect.objectContaining({
+        code: 'E_SLURM_QOS',
+        message: 'you have no QoS of account chat "lnog"',
+        because: ['--qos=normal,lnog was set by site.yaml:5:10', 'Slurm knows for you: normal, long'],
+        try: ['did you mean "long"?'],
+      }),
+    );
   });
 });
