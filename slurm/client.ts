@@ -328,7 +328,14 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async #past(job_ids: readonly string[]): Promise<JobInfo[]> {
-    return (await this.#asksAccounting()) ? this.#sacct(job_ids) : this.#remembered(job_ids);
+    if (!(await this.#asksAccounting())) return this.#remembered(job_ids);
+    try {
+      return await this.#sacct(job_ids);
+    } catch (error) {
+      // slurmdbd is another host than the controller, and may be away for hours: what that knows is not held back.
+      if (!(error instanceof HpcserveError) || error.code !== 'E_SLURM_UNREACHABLE') throw error;
+      return this.#remembered(job_ids);
+    }
   }
 
   #asksAccounting(): Promise<boolean> {

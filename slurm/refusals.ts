@@ -33,8 +33,14 @@ const refusals: readonly Refusal[] = [
       'run this on a login node of the cluster; or name slurm.conf as slurm.conf_file of the site config, or in $SLURM_CONF',
   },
   {
+    pattern: /talking to the database|open persistent connection|PersistInit/i,
+    code: 'E_SLURM_UNREACHABLE',
+    what: 'Slurm’s accounting (slurmdbd) cannot be reached',
+    options: [],
+  },
+  {
     pattern:
-      /unable to contact slurm controller|connection refused|socket timed out|zero bytes were transmitted|unable to establish controller|controller not responding|slurm backup controller in standby|protocol authentication error|munge.*(fail|error|socket)|auth.*credential|temporarily unable to accept job|resource temporarily unavailable|communication connection failure|transport endpoint/i,
+      /unable to contact slurm controller|connection refused|socket timed out|zero bytes were transmitted|unable to establish controller|controller not responding|slurm backup controller in standby|protocol authentication error|munge.*(fail|error|socket)|auth.*credential|temporarily unable to accept job|resource temporarily unavailable|communication connection failure|transport endpoint|connection timed out|no route to host|network is unreachable/i,
     code: 'E_SLURM_UNREACHABLE',
     what: 'Slurm’s controller cannot be reached',
     options: [],

@@ -144,6 +144,40 @@ describe('jobs', () => {
     ]);
   });
 
+  test.each<[string, Answer]>([
+    [
+      'its host does not answer',
+      { code: 1, stderr: 'sacct: error: Problem talking to the database: Connection timed out\n' },
+    ],
+    [
+      'its process is gone',
+      {
+        code: 1,
+        stderr:
+          'sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:db1:6819: No route to host\nsacct: error: Sending PersistInit msg: No error\n',
+      },
+    ],
+    ['it takes too long', new HpcserveError('E_SLURM_UNREACHABLE', { what: 'sacct gave no answer' })],
+  ])('while slurmdbd is away, what the controller knows is told all the same: %s', async (_, answer) => {
+    const ended = 'JobId=8 JobName=j JobState=FAILED Reason=None ExitCode=1:0 NodeList=(null)\n';
+    const runner = new ScriptedRunner([
+      [/squeue/, { stdout: queued('1') }],
+      [/show config/, { stdout: 'AccountingStorageType = accounting_storage/slurmdbd\n' }],
+      [/sacct/, answer],
+      [/show job 8/, { stdout: ended }],
+      [/show job 9/, { code: 1, stderr: 'slurm_load_jobs error: Invalid job id specified' }],
+    ]);
+    const client = new SlurmCommandClient(runner);
+    expect((await client.jobs(['1', '8', '9'])).map((job) => [job.job_id, job.state, job.source])).toEqual([
+      ['1', 'RUNNING', 'squeue'],
+      ['8', 'FAILED', 'scontrol'],
+    ]);
+    await expect(client.accounted(['8'])).rejects.toMatchObject({
+      code: 'E_SLURM_UNREACHABLE',
+      message: expect.stringMatching(/slurmdbd|sacct/),
+    });
+  });
+
   test('nothing is asked about nothing, and the version once', async () => {
     const runner = new ScriptedRunner([[/sinfo --version/, { stdout: 'slurm 24.05.1\n' }]]);
     const client = new SlurmCommandClient(runner);
