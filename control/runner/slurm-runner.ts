@@ -427,9 +427,12 @@ const drain_s_min = 1;
 const drain_s_max = 20;
 /** How long a job that sbatch got through may take to show in squeue, ms. */
 const visible_ms = 15_000;
-/** Jobs of this tool, also where a site keeps comments for itself. */
+/**
+ * Jobs of this tool, also where a site keeps comments for itself. Eight digits without a letter are a day in the name
+ * of another job; one in forty of ours ends so.
+ */
 function isOurs(job: JobInfo): boolean {
-  return job.comment?.startsWith('hpcserve:') === true || /-[0-9a-f]{8}$/.test(job.name);
+  return job.comment?.startsWith('hpcserve:') === true || /-(?=\d*[a-f])[0-9a-f]{8}$/.test(job.name);
 }
 
 /** Job names end so, which finds a job where a site keeps comments for itself. */

@@ -79,6 +79,8 @@ it('counts every task of an array against limits.max_jobs', async () => {
     job('7_0', 'RUNNING'),
     job('7_1', 'CANCELLED'),
     job('8', 'RUNNING', 'of-somebody-else'),
+    // People put the day into the names of their jobs.
+    job('9_[0-999]', 'PENDING', 'climate-20261129'),
   ].join('');
   const commands = {
     run: async (argv: readonly string[]) => ({
