@@ -1,7 +1,7 @@
 import { write, writeSync } from 'node:fs';
 import { systemMessage } from '../spec/errors/system-error.ts';
 
-/** Lines kept while they cannot be written. */
+/** Lines kept while they cannot be written, beside those that the last write was given. */
 const backlog_lines = 1000;
 /** Pause after a failed write, ms. */
 const retry_ms = 1000;
@@ -15,7 +15,9 @@ export class LogOutput {
   #backlog: string[] = [];
   #lost = 0;
   #reason: string | undefined;
-  #writing: Buffer | undefined;
+  /** What the last write was given and the file has not: it may begin within a line, so nothing goes before it. */
+  #taken: Buffer = Buffer.alloc(0);
+  #writing = false;
   #retry: NodeJS.Timeout | undefined;
 
   /**
@@ -37,18 +39,17 @@ export class LogOutput {
   }
 
   #flush(): void {
-    this.#writing = this.#take();
-    if (this.#writing.length === 0) {
-      this.#writing = undefined;
-      return;
-    }
-    write(this.#descriptor, this.#writing, (error, written) => {
-      const rest = this.#writing!.subarray(error ? 0 : written);
-      this.#writing = undefined;
-      // Part of a line may be written: what follows must end it.
-      if (rest.length > 0) this.#backlog.unshift(rest.toString());
-      if (error) this.#failed(error);
-      else this.#flush();
+    if (this.#taken.length === 0) this.#taken = this.#take();
+    if (this.#taken.length === 0) return;
+    this.#writing = true;
+    write(this.#descriptor, this.#taken, (error, written) => {
+      this.#writing = false;
+      if (error) {
+        this.#failed(error);
+        return;
+      }
+      this.#taken = this.#taken.subarray(written);
+      this.#flush();
     });
   }
 
@@ -75,7 +76,7 @@ export class LogOutput {
 
   #flushSync(): void {
     try {
-      const bytes = this.#writing ? Buffer.concat([this.#writing, this.#take()]) : this.#take();
+      const bytes = Buffer.concat([this.#taken, this.#take()]);
       for (let offset = 0; offset < bytes.length; ) offset += writeSync(this.#descriptor, bytes, offset);
     } catch {
       // Nobody is left to be told.
