@@ -10,6 +10,7 @@ import { migrate, requireKnownVersion, schemaVersion } from './schema.ts';
 import { foldTail } from './tail/fold.ts';
 import { settleTail } from './tail/settle-tail.ts';
 import { queryUsage } from './usage.ts';
+import { lockWriter } from './writer-lock.ts';
 
 /** Read-only view of a ledger, also while a gateway writes it. */
 export interface LedgerReader {
@@ -48,6 +49,7 @@ export function readablePath(path: string): { path: string; close: () => void } 
     throw new HpcserveError('E_LEDGER_MISSING', { what: `there is no ledger at ${path}` });
   }
   settleTail(path);
+  takeBackUnfinished(path);
   try {
     if (isPresentVersion(path)) return { path, close: () => {} };
   } catch (error) {
@@ -55,6 +57,29 @@ export function readablePath(path: string): { path: string; close: () => void } 
     if (!busy) throw ledgerError(error, path);
   }
   return snapshot(path);
+}
+
+/**
+ * A gateway that was killed within a commit, where there is no log, left a journal: SQLite takes back what was begun as
+ * soon as somebody opens the file who may write it, which a reader is for that moment, as the ledger's writer.
+ */
+function takeBackUnfinished(path: string): void {
+  if (fingerprint(path) !== undefined) return;
+  try {
+    const release = lockWriter(path, 0);
+    try {
+      const db = new Database(path, { fileMustExist: true, timeout: 500 });
+      try {
+        db.pragma('user_version');
+      } finally {
+        db.close();
+      }
+    } finally {
+      release();
+    }
+  } catch {
+    // A gateway is within a commit, or this process may not write: who opens the ledger then says so.
+  }
 }
 
 function isPresentVersion(path: string): boolean {

@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import {
+  copyFileSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -374,6 +375,30 @@ describe('filesystems without shared memory', () => {
     const reader = openLedgerReader(path);
     expect(reader.usage({ group_by: ['key'] })).toMatchObject([{ group: { key: 'key_7' }, requests: 1 }]);
     reader.close();
+  });
+
+  it('are read behind a kill -9 within a commit, of which nothing counts', async () => {
+    const { ledger } = opened({ filesystem: network });
+    await write(ledger, recordOf());
+    await closed(ledger);
+    const killed = join(folder, 'killed.sqlite');
+    const db = new Database(path);
+    db.pragma('journal_mode = TRUNCATE');
+    db.pragma('cache_size = 2');
+    db.exec('BEGIN IMMEDIATE');
+    db.exec('DELETE FROM hours');
+    // More than is kept in memory: it is written into the file before the commit.
+    const insert = db.prepare(
+      "INSERT INTO audit (time_ms, actor, action, subject, details) VALUES (1, 'a', 'b', 'c', ?)",
+    );
+    insert.run('x'.repeat(1_000_000));
+    for (const suffix of ['', '-journal']) copyFileSync(path + suffix, killed + suffix);
+    db.close();
+    expect(statSync(`${killed}-journal`).size).toBeGreaterThan(0);
+    const reader = openLedgerReader(killed);
+    expect(reader.usage({ group_by: ['model'] })).toMatchObject([{ requests: 1 }]);
+    reader.close();
+    await closed(opened({ filesystem: network }).ledger);
   });
 
   it('turn a ledger that was local into one without a log, and back, with nothing lost', async () => {
