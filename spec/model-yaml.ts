@@ -9,7 +9,7 @@ import { devicesSchema, poolsSchema } from './model-pools.ts';
 import { scalingSchema } from './scaling.ts';
 import { scavengerSchema } from './scavenging.ts';
 import { shareSchema } from './site-share.ts';
-import { slurmDurationPattern } from './slurm-types.ts';
+import { durationText } from './site-words.ts';
 
 export const engineNames = [
   'auto',
@@ -435,9 +435,7 @@ export const slurmOverridesSchema = z.strictObject({
   constraint: z.string().optional().describe('Node features, as sbatch --constraint takes them.'),
   exclude: z.string().optional().describe('Nodes not to use.'),
   nodelist: z.string().optional().describe('Nodes to use.'),
-  time_limit: z
-    .string()
-    .regex(slurmDurationPattern, 'a time as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS')
+  time_limit: durationText
     .optional()
     .describe('Wall time of a job as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS.'),
   array: z

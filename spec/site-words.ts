@@ -15,3 +15,5 @@ export const duration = z.union([
   z.string().regex(slurmDurationPattern, 'a duration as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS'),
   z.int().min(1),
 ]);
+/** The same as text: minutes without quotes are a number to YAML. */
+export const durationText = duration.transform(String);

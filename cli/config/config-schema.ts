@@ -1,6 +1,6 @@
 /** Every key of `config.yaml` and `hpcserve.yaml`, described once: file schema, environment name, flag, default. */
 import { z } from 'zod';
-import { slurmDurationPattern } from '../../spec/slurm-types.ts';
+import { durationText } from '../../spec/site-words.ts';
 
 export interface ConfigKeyDescription {
   description: string;
@@ -82,7 +82,7 @@ const keys = {
     description: 'Wall time of jobs: MM, HH:MM:SS or D-HH:MM:SS.',
     variable: 'HPCSERVE_TIME_LIMIT',
     flag: '--time',
-    schema: z.string().regex(slurmDurationPattern, 'a time as Slurm writes it: MM, HH:MM:SS or D-HH:MM:SS'),
+    schema: durationText,
   },
 } as const satisfies Record<string, ConfigKeyDescription>;
 

@@ -55,6 +55,19 @@ describe('model.yaml', () => {
     expect(error.because[1]).toBe('model.yaml:6:15: models.0.replicas was read as -1; allowed: at least 0');
   });
 
+  it('takes minutes of wall time as YAML has them, without quotes', () => {
+    const file = parseYaml(`${good}  time_limit: 90\n`, 'model.yaml', deploymentSchema);
+    expect(file.value.slurm.time_limit).toBe('90');
+    expect(
+      parseYaml(`${good}  time_limit: 1:30:00\n`, 'model.yaml', deploymentSchema).value.slurm,
+    ).toMatchObject({
+      time_limit: '1:30:00',
+    });
+    expect(refusal(`${good}  time_limit: 0\n`).because[0]).toMatch(
+      /time_limit was read as 0; allowed: at least 1/,
+    );
+  });
+
   it('points into the file where YAML itself is broken', () => {
     expect(refusal('name: demo\nmodels:\n\t- name: x\n').because[0]).toMatch(/^model\.yaml:3:1: /);
     expect(refusal('name: a\nname: b\nmodels: []\n').because[0]).toMatch(/^model\.yaml:2:1: .*unique/);

@@ -97,3 +97,9 @@ it('has an environment variable of its own for each key', () => {
   const variables = Object.values(configKeys).map((key) => key.variable);
   expect(new Set(variables).size).toBe(variables.length);
 });
+
+it('takes minutes of wall time without quotes from a file, as from a variable', () => {
+  write('work/hpcserve.yaml', 'slurm: {time_limit: 90}\n');
+  expect(open().get('slurm.time_limit')).toBe('90');
+  expect(open({ HPCSERVE_TIME_LIMIT: '60' }).get('slurm.time_limit')).toBe('60');
+});
