@@ -3,7 +3,19 @@
  * allowed, and the nearest known key; and every value can be asked where it came from.
  */
 import { readFileSync } from 'node:fs';
-import { isMap, isNode, isScalar, isSeq, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
+import {
+  type Document,
+  isAlias,
+  isMap,
+  isNode,
+  isScalar,
+  isSeq,
+  LineCounter,
+  type Node,
+  type Pair,
+  parseDocument,
+  type YAMLError,
+} from 'yaml';
 import { z } from 'zod';
 import { HpcserveError } from './errors/error.ts';
 import { nearest } from './nearest.ts';
@@ -40,7 +52,7 @@ export function parseYaml<S extends z.ZodType>(text: string, path: string, schem
   if (document.errors.length > 0) {
     throw new HpcserveError('E_CONFIG_YAML', {
       what: `${path} is not well-formed YAML`,
-      because: document.errors.slice(0, 5).map((error) => `${position(error.pos[0])}: ${error.message}`),
+      because: document.errors.slice(0, 5).map((error) => `${position(error.pos[0])}: ${wordsOf(error)}`),
       try: 'Correct the file at the position named; YAML indents with spaces, never with tabs.',
       details: { path },
     });
@@ -60,9 +72,7 @@ export function parseYaml<S extends z.ZodType>(text: string, path: string, schem
   // A file is read once: compiling a parser for it takes longer than it saves.
   const result = schema.safeParse(data, { jitless: true });
   if (!result.success) {
-    const findings = result.error.issues.flatMap((issue) =>
-      describeIssue(issue, document.contents, schema, position),
-    );
+    const findings = result.error.issues.flatMap((issue) => describeIssue(issue, document, schema, position));
     throw new HpcserveError('E_CONFIG_YAML', {
       what: `${path} has ${findings.length === 1 ? 'a wrong entry' : `${findings.length} wrong entries`}`,
       because: findings.slice(0, 20).map((finding) => finding.text),
@@ -75,10 +85,15 @@ export function parseYaml<S extends z.ZodType>(text: string, path: string, schem
     value: result.data,
     provenance: (keyPath) => {
       const keys = keyPath.split('.');
-      const found = locate(document.contents, keys);
+      const found = locate(document, keys);
       return found.depth === keys.length ? position(found.keyOffset) : undefined;
     },
   };
+}
+
+/** The parser's words, but for those that are for who writes programs with it. */
+function wordsOf({ code, message }: YAMLError): string {
+  return code === 'MULTIPLE_DOCS' ? 'a second document begins here, and a file holds one' : message;
 }
 
 interface Finding {
@@ -89,7 +104,7 @@ interface Finding {
 
 function describeIssue(
   issue: z.core.$ZodIssue,
-  root: unknown,
+  root: Document,
   schema: z.ZodType,
   position: (offset: number | undefined) => string,
 ): Finding[] {
@@ -122,6 +137,11 @@ function describeIssue(
     ];
   }
   const found = locate(root, path);
+  if (issue.code === 'invalid_key') {
+    const named = `the key ${JSON.stringify(path.at(-1))} of ${path.slice(0, -1).join('.')}`;
+    const words = issue.issues.map((each) => allowed(each)).join(', ');
+    return [{ key, text: `${position(found.keyOffset)}: ${named} cannot be; allowed: ${words}` }];
+  }
   if (found.depth < path.length) {
     return [{ key, text: `${position(found.offset)}: "${key}" is missing; allowed: ${allowed(issue)}` }];
   }
@@ -170,7 +190,7 @@ function sizeOf(origin: string): string {
   return '';
 }
 
-function wasRead(root: unknown, path: readonly string[]): string {
+function wasRead(root: Document, path: readonly string[]): string {
   const { value } = locate(root, path);
   const text = JSON.stringify(value) ?? 'nothing';
   return `was read as ${text.length > 60 ? `${text.slice(0, 57)}…` : text}`;
@@ -186,8 +206,13 @@ interface Location {
   value: unknown;
 }
 
-function locate(root: unknown, path: readonly string[]): Location {
-  let node: Node | null | undefined = isNode(root) ? root : undefined;
+/** Where an alias stands, what it stands for: that is read, and is to be corrected. */
+function locate(root: Document, path: readonly string[]): Location {
+  const nodeOf = (value: unknown): Node | undefined => {
+    const node = isAlias(value) ? value.resolve(root) : value;
+    return isNode(node) ? node : undefined;
+  };
+  let node = nodeOf(root.contents);
   let offset = node?.range?.[0];
   let keyOffset = offset;
   let depth = 0;
@@ -198,17 +223,16 @@ function locate(root: unknown, path: readonly string[]): Location {
       );
       if (!pair) break;
       keyOffset = isNode(pair.key) ? pair.key.range?.[0] : keyOffset;
-      node = isNode(pair.value) ? pair.value : undefined;
+      node = nodeOf(pair.value);
       offset = node?.range?.[0] ?? keyOffset;
     } else if (isSeq(node) && node.items[Number(key)] !== undefined) {
-      const item: unknown = node.items[Number(key)];
-      node = isNode(item) ? item : undefined;
+      node = nodeOf(node.items[Number(key)]);
       offset = node?.range?.[0] ?? offset;
       keyOffset = offset;
     } else break;
     depth++;
   }
-  return { depth, offset, keyOffset, value: isNode(node) ? node.toJSON() : undefined };
+  return { depth, offset, keyOffset, value: node?.toJS(root) };
 }
 
 /** Keys that the schema knows at a path; empty where anything is allowed. */

@@ -68,9 +68,51 @@ describe('model.yaml', () => {
     );
   });
 
+  it('finds what is wrong behind an alias where it stands', () => {
+    const text = `name: demo
+models:
+  - &one
+    name: one
+    source: ./one.gguf
+    slo: { ttft_ms: fast }
+  - *one
+  - name: two
+    source: ./two.gguf
+    slo: *absent
+`;
+    const because = refusal(text.replace('*absent', '{ tpot_ms: 5 }')).because;
+    expect(because).toEqual([
+      'model.yaml:6:21: models.0.slo.ttft_ms was read as "fast"; allowed: a number',
+      'model.yaml:6:21: models.1.slo.ttft_ms was read as "fast"; allowed: a number',
+    ]);
+    const sized = text
+      .replace('fast', '500')
+      .replace('name: one', 'name: &text one')
+      .replace('*absent', '*text');
+    expect(refusal(sized).because[0]).toMatch(
+      /^model\.yaml:4:\d+: models\.2\.slo was read as "one"; allowed: a mapping/,
+    );
+    const file = parseYaml(
+      text.replace('fast', '500').replace('*absent', '{}'),
+      'model.yaml',
+      deploymentSchema,
+    );
+    expect(file.provenance('models.1.source')).toBe('model.yaml:5:5');
+  });
+
+  it('says what the name of a key may be', () => {
+    const error = refusal(good.replace('slo:', 'environment: { 2FOO: x }\n    slo:'));
+    expect(error.because).toEqual([
+      'model.yaml:5:20: the key "2FOO" of models.0.environment cannot be; allowed: a POSIX environment name',
+    ]);
+  });
+
   it('points into the file where YAML itself is broken', () => {
     expect(refusal('name: demo\nmodels:\n\t- name: x\n').because[0]).toMatch(/^model\.yaml:3:1: /);
     expect(refusal('name: a\nname: b\nmodels: []\n').because[0]).toMatch(/^model\.yaml:2:1: .*unique/);
+    expect(refusal(`${good}---\n${good}`).because[0]).toBe(
+      'model.yaml:8:1: a second document begins here, and a file holds one',
+    );
   });
 
   it('refuses names that could reach a shell, a path or a metric', () => {
