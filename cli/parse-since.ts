@@ -1,10 +1,11 @@
 import { InvalidArgumentError } from 'commander';
+import { momentOf_ms } from '../spec/moment.ts';
 import { parseSeconds } from './parse-seconds.ts';
 
 /** Unix ms of `7d`, `24h` before now, or of a day or time in ISO 8601. */
 export function parseSince(text: string, now_ms: number): number {
-  const date = /^\d{4}-\d{2}-\d{2}/.test(text) ? Date.parse(text) : Number.NaN;
-  if (Number.isFinite(date)) return date;
+  const moment_ms = momentOf_ms(text);
+  if (moment_ms !== undefined) return moment_ms;
   try {
     return now_ms - parseSeconds(text) * 1000;
   } catch {

@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { type KeyStore, type Ledger, limitsKeyOf } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { jobGroupBySchema } from '../spec/job-usage.ts';
+import { momentOf_ms } from '../spec/moment.ts';
 import { printableName } from '../spec/printable-name.ts';
 import { jobsFolderBeside } from '../spec/state-layout.ts';
 import {
@@ -26,12 +27,8 @@ export interface UsageServices extends CallerServices {
 const list = z.string().transform((text) => text.split(',').map((name) => name.trim()));
 /** Unix ms, or a day or time in ISO 8601. */
 const time = z.string().transform((text, context) => {
-  const time_ms = /^\d{1,16}$/.test(text)
-    ? Number(text)
-    : /^\d{4}-\d{2}-\d{2}/.test(text)
-      ? Date.parse(text)
-      : Number.NaN;
-  if (Number.isFinite(time_ms)) return time_ms;
+  const time_ms = /^\d{1,16}$/.test(text) ? Number(text) : momentOf_ms(text);
+  if (time_ms !== undefined) return time_ms;
   context.addIssue({ code: 'custom', message: 'Unix ms, or a day or time in ISO 8601 (2026-01-31)' });
   return z.NEVER;
 });

@@ -37,6 +37,6 @@ it('its ledger is joined with the records of jobs, for the operator alone', asyn
     headers: { authorization: `Bearer ${key}` },
   });
   expect(asUser.headers.get('x-hpcserve-error')).toBe('E_REQUEST_ADMIN');
-  for (const query of ['group_by=user', 'since=yesterday', 'format=xml', 'other=1'])
+  for (const query of ['group_by=user', 'since=yesterday', 'until=2026-02-31', 'format=xml', 'other=1'])
     expect([query, (await admin(`/hpcserve/v1/usage/jobs?${query}`)).status]).toEqual([query, 400]);
 });
