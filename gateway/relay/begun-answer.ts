@@ -6,7 +6,8 @@ import { memberEdit, type ParsedRequest } from './request-body.ts';
 
 const count = z.number().int().nonnegative();
 const begunSchema = z.strictObject({
-  seed: z.number().int(),
+  // Seeds have 64 bits.
+  seed: z.number().refine(Number.isInteger),
   continue: z.strictObject({
     choices: z.array(z.strictObject({ token_ids: z.array(count) })).min(1),
     id: z.string().regex(/^[\w-]{1,128}$/),

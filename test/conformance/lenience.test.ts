@@ -29,6 +29,22 @@ async function ask(more: object): Promise<{ answer: Answer; warning: string | nu
 }
 const textOf = async (more: object): Promise<string> => (await ask(more)).answer.choices[0]!.message.content!;
 
+it('a seed may have 64 bits, such as the time in nanoseconds', async () => {
+  const warm = { temperature: 2, max_tokens: 12 };
+  for (const seed of ['1764410000123456789', '9223372036854775807', '-9223372036854775808']) {
+    const body = JSON.stringify({ ...chat, ...warm }).replace('"seed":1', `"seed":${seed}`);
+    const answers = await Promise.all([1, 2].map(() => stage.post(chatPath, body)));
+    for (const answer of answers) expect([seed, answer.status]).toEqual([seed, 200]);
+    const texts = await Promise.all(
+      answers.map(async (answer) => ((await answer.json()) as Answer).choices[0]!.message),
+    );
+    expect(texts[1]).toEqual(texts[0]);
+    expect(texts[0]!.content).not.toBe(await textOf(warm));
+  }
+  for (const seed of [1.5, 1e19, '7'])
+    expect((await stage.post(chatPath, { ...chat, seed })).status).toBe(400);
+});
+
 describe('messages that helpers of the official client made go back', () => {
   const digits = zodResponseFormat(z.object({ digit: z.enum(['1', '2']) }), 'digits');
   const next = (message: ChatCompletionMessageParam) =>

@@ -15,6 +15,8 @@ const choices_max = 128;
 /** OpenAI allows 4. Lower: less work for hostile requests; higher: more, and longer, stop strings. */
 const stops_max = 16;
 const stop_chars_max = 1024;
+/** OpenAI's and vLLM's seeds have 64 bits: the time in nanoseconds is one. */
+const seed_max = 2 ** 63;
 /** The last instant that a Date can hold (ECMA-262 §21.4.1.1). */
 const latestDate_ms = 8.64e15;
 
@@ -45,7 +47,7 @@ export interface GenerationParameters {
 export function readGeneration(body: BodyReader, n_vocab: number): GenerationParameters {
   refuseVllmParameters(body);
   const token = { min: 0, max: n_vocab - 1 };
-  const seed = body.number('seed', { integer: true }) ?? randomInt(2 ** 47);
+  const seed = readSeed(body) ?? randomInt(2 ** 47);
   const sampling = {
     temperature: body.number('temperature', { min: 0, max: 100 }) ?? 1,
     top_p: positive(body, 'top_p', body.number('top_p', { min: 0, max: 1 }) ?? 1),
@@ -83,6 +85,14 @@ export function readGeneration(body: BodyReader, n_vocab: number): GenerationPar
     grammar: grammar === undefined ? undefined : { gbnf: grammar },
     continued,
   };
+}
+
+/** Beyond 2^53 those that JavaScript's numbers do not tell apart are the same seed. */
+function readSeed(body: BodyReader): number | undefined {
+  const seed = body.number('seed', { min: -seed_max, max: seed_max });
+  return seed === undefined || Number.isInteger(seed)
+    ? seed
+    : body.refuse('seed', `must be an integer, not ${seed}`);
 }
 
 function positive(body: BodyReader, name: string, value: number): number {

@@ -51,7 +51,7 @@ function multiplyHigh(a: number, b: number): number {
 
 /** Names one draw: which answer of a request (`n`), which position, and which attempt at that position. */
 export interface Draw {
-  /** Any safe integer; negative ones count as their two's complement in 64 bits. */
+  /** Any integer of 64 bits; negative ones count as their two's complement. */
   seed: number;
   /** Index of the token in its sequence, prompt included. */
   position: number;
