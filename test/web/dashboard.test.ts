@@ -245,6 +245,32 @@ describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: n
     await expect.poll(() => page.locator('tbody').textContent()).toContain('llama');
   });
 
+  it('changes of a key what was changed, and nothing that it does not show', async () => {
+    const page = await asOperator();
+    const expires_at_ms = Date.now() + 3 * 86_400_000;
+    const { id } = await stage.newKey({ expires_at_ms });
+    const settings = async (): Promise<unknown> => {
+      const answer = await stage.admin(`/hpcserve/v1/keys`);
+      const { keys } = (await answer.json()) as { keys: { id: string; settings: unknown }[] };
+      return keys.find((key) => key.id === id)?.settings;
+    };
+    await goTo(page, 'keys');
+    const change = async (label: string, value: string): Promise<void> => {
+      await page.getByRole('row', { name: id }).getByRole('button', { name: 'Change' }).click();
+      await page.getByLabel(label).fill(value);
+      await page.getByRole('button', { name: 'Change the key' }).click();
+      await expect.poll(() => page.getByRole('dialog').count()).toBe(0);
+    };
+    await change('Requests a minute', '5');
+    expect(await settings()).toEqual({ expires_at_ms, requests_per_minute: 5 });
+    const day = new Date(expires_at_ms + 86_400_000).toISOString().slice(0, 10);
+    await change('Valid until (UTC)', day);
+    expect(await settings()).toEqual({
+      expires_at_ms: Date.parse(`${day}T23:59:59Z`),
+      requests_per_minute: 5,
+    });
+  });
+
   it('blocks a key, which is refused from then on, and lets it in again', async () => {
     const page = await asOperator();
     const { id, key } = await stage.newKey({});

@@ -50,10 +50,12 @@ export function KeyForm({ submit, known, onSubmit }: KeyFormProps) {
     event.preventDefault();
     setBusy(true);
     const form = new FormData(event.currentTarget as HTMLFormElement);
-    onSubmit({ name: textOf(form, 'name'), settings: settingsOf(form), fields }).catch((error: Error) => {
-      setBusy(false);
-      setTrouble(error.message);
-    });
+    onSubmit({ name: textOf(form, 'name'), settings: settingsOf(form, settings), fields }).catch(
+      (error: Error) => {
+        setBusy(false);
+        setTrouble(error.message);
+      },
+    );
   };
   return (
     <form class="key-form" onSubmit={onForm}>
@@ -121,7 +123,6 @@ function Limits({ settings, knowsUsers }: { settings: KeyLimits; knowsUsers: boo
 
 function People({ settings, isOperator }: { settings: KeyLimits; isOperator: boolean }) {
   const { user, project, expires_at_ms } = settings;
-  const until = expires_at_ms === undefined ? undefined : new Date(expires_at_ms).toISOString().slice(0, 10);
   return (
     <div class="field-row">
       {isOperator && (
@@ -135,7 +136,7 @@ function People({ settings, isOperator }: { settings: KeyLimits; isOperator: boo
         </Field>
       )}
       <Field label="Valid until (UTC)">
-        <input name="expires" type="date" defaultValue={until} />
+        <input name="expires" type="date" defaultValue={dayOf(expires_at_ms)} />
       </Field>
     </div>
   );
@@ -180,7 +181,13 @@ function textOf(form: FormData, name: string): string {
   return String(form.get(name) ?? '').trim();
 }
 
-function settingsOf(form: FormData): KeyLimits {
+/** Of UTC, as the form has it. */
+function dayOf(time_ms: number | undefined): string | undefined {
+  return time_ms === undefined ? undefined : new Date(time_ms).toISOString().slice(0, 10);
+}
+
+/** @param known what the form was filled in with */
+function settingsOf(form: FormData, known: KeyLimits): KeyLimits {
   const text = (name: string): string => textOf(form, name);
   const amount = (name: string): number | undefined => (text(name) === '' ? undefined : Number(text(name)));
   const models = text('models')
@@ -202,8 +209,10 @@ function settingsOf(form: FormData): KeyLimits {
   }
   for (const name of ['cache_group', 'user', 'project'] as const)
     if (text(name) !== '') settings[name] = text(name);
-  // To the end of that day.
-  if (text('expires') !== '') settings.expires_at_ms = Date.parse(`${text('expires')}T23:59:59Z`);
+  // To the end of that day; the time of a day that nobody changed is not shown, and stays.
+  const expires = text('expires');
+  if (expires !== '' && expires === dayOf(known.expires_at_ms)) settings.expires_at_ms = known.expires_at_ms!;
+  else if (expires !== '') settings.expires_at_ms = Date.parse(`${expires}T23:59:59Z`);
   if (form.get('batch') !== null) settings.batch = true;
   return settings;
 }
