@@ -1,6 +1,6 @@
-import { existsSync } from 'node:fs';
+import { existsSync, rmSync } from 'node:fs';
 import Database from 'better-sqlite3';
-import { moveAside } from '../host/move.ts';
+import { moveAside, moveIntoPlaceSync } from '../host/move.ts';
 import { noteSummedSql, sumHoursSql, sumSpentSql } from './accounting-schema.ts';
 import type { RequestRecord } from './record.ts';
 import { migrate } from './schema.ts';
@@ -39,37 +39,59 @@ export function isDamage(error: unknown): error is Error {
 }
 
 /**
- * Renames a damaged ledger (with its log or journal, which belong to it) to `<path>.damaged-<time>` and copies
- * every row that can still be read into a new one at `path`. Nothing is deleted.
+ * Copies every row that can still be read of a damaged ledger into a new one at `path`, and renames the damaged one
+ * (with its log or journal, which belong to it) to `<path>.damaged-<time>`. Nothing is deleted. Until the new one is
+ * whole the damaged one stays where it is: of who is killed meanwhile, the next one repairs it from the beginning.
  */
 export function setAsideAndSave(path: string, reason: string, now_ms: number): RepairReport {
   const set_aside = freeName(`${path}.damaged-${new Date(now_ms).toISOString().replace(/[:.]/g, '')}`);
-  for (const suffix of ['', '-wal', '-shm', '-journal']) moveAside(path + suffix, set_aside + suffix);
   const report: RepairReport = { set_aside, reason, keys_saved: 0, requests_saved: 0, sessions_saved: 0 };
-  const fresh = new Database(path);
+  const made = `${path}.repaired`;
+  remove(made);
   try {
-    const old = openDamaged(set_aside);
-    if (old === undefined) {
-      migrate(fresh, path);
-      return report;
-    }
+    const fresh = new Database(made);
     try {
-      // Rows fit into tables of their own version; what came after is made of them as of any ledger of that version.
-      const version = versionOf(old);
-      migrate(fresh, path, version);
-      saveRows(old, fresh, version, report);
-      if (version >= 3) fresh.exec(sumHoursSql);
-      if (version === 3) fresh.exec(noteSummedSql);
-      migrate(fresh, path);
-      if (version >= 4) savePosition(old, fresh, path);
-      fresh.exec(sumSpentSql);
+      save(path, fresh, report);
     } finally {
-      old.close();
+      fresh.close();
     }
-  } finally {
-    fresh.close();
+  } catch (error) {
+    // Where the disk is full, room is what is needed.
+    remove(made);
+    throw error;
   }
+  for (const suffix of suffixes) moveAside(path + suffix, set_aside + suffix);
+  moveIntoPlaceSync(made, path);
   return report;
+}
+
+/** Files of a database: itself, its log, and its journal. */
+const suffixes = ['', '-wal', '-shm', '-journal'];
+
+function remove(path: string): void {
+  for (const suffix of suffixes) rmSync(path + suffix, { force: true });
+}
+
+/** Rows of a damaged ledger, and what is made of them. */
+function save(path: string, fresh: Database.Database, report: RepairReport): void {
+  const old = openDamaged(path);
+  if (old === undefined) {
+    migrate(fresh, path);
+    return;
+  }
+  try {
+    // Rows fit into tables of their own version; what came after is made of them as of any ledger of that version.
+    const version = versionOf(old);
+    migrate(fresh, path, version);
+    saveRows(old, fresh, version, report);
+    if (version >= 3) fresh.exec(sumHoursSql);
+    if (version === 3) fresh.exec(noteSummedSql);
+    migrate(fresh, path);
+    if (version >= 4) savePosition(old, fresh, path);
+    fresh.exec(sumSpentSql);
+  } finally {
+    old.close();
+  }
 }
 
 /** By its tables: the number in the header may be what is damaged. */

@@ -62,6 +62,11 @@ function recordOf(change: Partial<RequestRecord> = {}): RequestRecord {
   };
 }
 
+/** Names of files that a repair begins with, and not the lock of the writer. */
+function isMade(before: ReadonlySet<string>): (name: string) => boolean {
+  return (name) => !before.has(name) && /\.(damaged|repaired)/.test(name);
+}
+
 function write(ledger: Ledger, record: RequestRecord): Promise<void> {
   return new Promise((resolve, reject) =>
     ledger.record(record, (error) => (error ? reject(error) : resolve())),
@@ -440,6 +445,34 @@ describe('damage', () => {
     expect(tokens).toBe(2 * requests);
     expect((await askedUsage(saved, { group_by: ['model'] }))[0]?.requests).toBe(requests);
     await write(saved, recordOf());
+  });
+
+  it('and a kill -9 of who repairs it: the next one saves all that is readable, and nothing twice', async () => {
+    const { ledger } = opened();
+    const requests = 40_000;
+    await Promise.all(
+      Array.from({ length: requests }, (_, index) => write(ledger, recordOf({ request_id: `r${index}` }))),
+    );
+    await closed(ledger);
+    const bytes = readFileSync(path);
+    bytes.fill(0xff, bytes.length - 4096);
+    writeFileSync(path, bytes);
+    const before = new Set(readdirSync(folder));
+    const child = spawn(process.execPath, [join(packageRoot, 'dist/test/ledger/writer.js'), path], {
+      stdio: 'ignore',
+    });
+    const exited = new Promise((resolve) => child.once('exit', resolve));
+    // What it makes: it is within the repair.
+    await expect.poll(() => readdirSync(folder).some(isMade(before)), { interval: 1 }).toBe(true);
+    child.kill('SIGKILL');
+    await exited;
+    const { ledger: saved } = opened();
+    const { time_ms } = recordOf();
+    const ofDay = { group_by: ['day'], since_ms: time_ms, until_ms: time_ms + 1 } as const;
+    const [day] = await askedUsage(saved, ofDay);
+    expect(day?.requests).toBeGreaterThan(requests / 2);
+    expect(day?.requests).toBeLessThanOrEqual(requests);
+    expect(readdirSync(folder).filter((name) => name.includes('.repaired'))).toEqual([]);
   });
 
   it('of everything: a new ledger starts beside the old file', async () => {
