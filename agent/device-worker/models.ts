@@ -104,9 +104,14 @@ export class Models {
     }
     const model = new ServedModel(config);
     this.#models.set(name, model);
-    this.#tell({ type: 'model', name, state: 'loading' });
+    this.#load(model);
+  }
+
+  #load(model: ServedModel): void {
+    const { config } = model;
+    this.#tell({ type: 'model', name: config.name, state: 'loading' });
     try {
-      this.#compute.send(this.#loadMessage(config, model.openText()));
+      this.#compute.send(this.#loadMessage(config, model.text ?? model.openText()));
     } catch (error) {
       this.#fail(model, HpcserveError.from(error));
     }
@@ -562,10 +567,8 @@ export class Models {
   /** Stages elsewhere are lost. What is here of the model is in order: it serves again once they are back. */
   #reopen(model: ServedModel, error: HpcserveError): void {
     this.#warn(`${model.config.name} waits for its stages: ${error.toText()}`);
-    model.state = 'failed';
-    model.stats = undefined;
-    model.closeText();
-    this.load(model.config);
+    model.reopen();
+    this.#load(model);
   }
 
   #dropSequences(name: string, error: HpcserveError): void {

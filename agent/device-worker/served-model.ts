@@ -113,6 +113,16 @@ export class ServedModel {
     }
   }
 
+  /** It loads again: its file is the same, and so is its text; nothing of its engine is true any more. */
+  reopen(): void {
+    this.state = 'loading';
+    this.stats = undefined;
+    this.compute_ms = undefined;
+    this.kv = undefined;
+    this.stage_kv = undefined;
+    this.progress = undefined;
+  }
+
   /** Keeps the vocabulary open until `release`: an answer may be written long after its last token was computed. */
   borrow(): void {
     this.#borrowers++;

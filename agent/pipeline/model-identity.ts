@@ -6,11 +6,20 @@ import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 const samples = 64;
 const sample_bytes = 4096;
 
+/** By header: a file that has changed has another one. */
+const known = new WeakMap<GgufFile, string>();
+
 /**
  * What tells a model file from another one wherever it lies: its tensors, its length, and samples of its bytes. Stages
  * of two files with another identity are no pipeline.
  */
-export function modelIdentity({ path, file_bytes, tensors }: GgufFile): string {
+export function modelIdentity(file: GgufFile): string {
+  const identity = known.get(file) ?? hashSamples(file);
+  known.set(file, identity);
+  return identity;
+}
+
+function hashSamples({ path, file_bytes, tensors }: GgufFile): string {
   const hash = createHash('sha256');
   hash.update(JSON.stringify([file_bytes, tensors.map(({ name, type, shape }) => [name, type, shape])]));
   const file = openSync(path, 'r');

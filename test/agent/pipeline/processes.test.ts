@@ -1,5 +1,5 @@
 /** Stages in processes of their own: real device workers, a ring of sockets, and the loss of one of them. */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createConnection, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,6 +11,7 @@ import { FrameAssembler } from '../../../agent/pipeline/frame-assembler.ts';
 import { congestedStages } from '../../../solver/granularity/congested-stages.ts';
 import { WorkerHarness } from '../device-worker/support.ts';
 import { model } from '../engine/support.ts';
+import { FileOpens } from './file-opens.ts';
 import { ofProtocol } from './support.ts';
 
 const open: (() => Promise<void>)[] = [];
@@ -41,6 +42,8 @@ interface PipelineOptions {
   chunk_tokens?: number;
   /** Where a stage reaches the one behind it; absent: where that listens. */
   ways?: Readonly<Record<number, (listens: string) => string>>;
+  /** The first device has a copy of the file of its own, which is watched from before it starts. */
+  watchFirst?: (opens: FileOpens) => void;
 }
 
 async function startPipeline(
@@ -53,11 +56,20 @@ async function startPipeline(
     preset = 'tiny-llama',
     chunk_tokens = 64,
     ways = {},
+    watchFirst,
   }: PipelineOptions = {},
 ): Promise<Pipeline> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcp-'));
   open.push(async () => rmSync(folder, { recursive: true, force: true }));
   const path = await model(preset, 'Q8_0');
+  let first_path = path;
+  if (watchFirst) {
+    first_path = join(folder, 'first.gguf');
+    copyFileSync(path, first_path);
+    const opens = new FileOpens(first_path);
+    open.push(async () => opens.close());
+    watchFirst(opens);
+  }
   const end = enumerateOperators(openModelFile(path).model.n_layer).length;
   const bounds = [0, ...cuts, end];
   const stages = bounds.length - 1;
@@ -75,7 +87,7 @@ async function startPipeline(
         model: {
           name,
           aliases: [],
-          model_path: path,
+          model_path: device === 0 ? first_path : path,
           context_tokens: 512 + chunk_tokens,
           max_sequences: 8,
           prefill_chunk_tokens: chunk_tokens,
@@ -249,6 +261,22 @@ test('a stage that is lost while the model is measured is waited for, as at any 
   await serves(coordinator!, name);
   const answer = await coordinator!.post('/v1/completions', { model: name, ...asked, max_tokens: 4 });
   expect(answer.status).toBe(200);
+});
+
+test('a first stage that waits for a later one does not open its file again', async () => {
+  let opens: FileOpens | undefined;
+  const { workers, start, name } = await startPipeline([3], { watchFirst: (watched) => (opens = watched) });
+  const [coordinator, second] = workers;
+  await serves(coordinator!, name);
+  expect(opens!.take()).toBeGreaterThan(0);
+  const before = await coordinator!.post('/v1/completions', { model: name, ...asked });
+  second!.process.kill('SIGKILL');
+  await coordinator!.logged(({ msg }) => String(msg).includes('waits for its stages'), 1);
+  await start(1);
+  await serves(coordinator!, name);
+  const again = await coordinator!.post('/v1/completions', { model: name, ...asked });
+  expect(JSON.parse(again.text).choices[0].text).toBe(JSON.parse(before.text).choices[0].text);
+  expect(opens!.take()).toBe(0);
 });
 
 /** A way to a stage. @param onBatch runs with each batch that passes. @returns where it is reached */
