@@ -14,7 +14,7 @@ import { assignDevices, type DeviceAssignment, type UnitGroup } from './assign-d
 import { describeAgent, unitsFailed } from './describe-agent.ts';
 import { endLeftContainers } from './detached-container.ts';
 import { turnsOf } from './device-turns.ts';
-import { areAllFailed } from './failed-units.ts';
+import { areAllFailed, lostUnits } from './failed-units.ts';
 import { LaunchProvider } from './launch-provider.ts';
 import { type AgentLog, agentLog, LogFile } from './log.ts';
 import { type AddressChoice, chooseAddresses, hostInterfaces, routedAddress } from './network-address.ts';
@@ -352,6 +352,7 @@ export class NodeAgent {
       log: this.#log,
       environment: this.#environment,
       onChange: () => this.#changed(),
+      lostUnits: () => lostUnits(this.#supervisors),
       onDeviceFailed: (error) => this.#deviceFailed(group, error),
     });
   }
@@ -555,6 +556,8 @@ export class NodeAgent {
       const waiting = models.some((model) => model.state === 'pending' || model.state === 'loading');
       this.#phase = waiting ? 'loading' : 'serving';
     }
+    // A stage that failed or came back is news of its first one, too.
+    for (const supervisor of this.#supervisors) if (supervisor.worker) supervisor.tell();
     this.#state_file.changed();
     this.#onChanged();
   }

@@ -17,7 +17,7 @@ import type { UnitGroup } from './assign-devices.ts';
 import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { EngineRank } from './engine-rank.ts';
-import { failedUnits, wantedUnits } from './failed-units.ts';
+import { failedUnits, toldModels, wantedUnits } from './failed-units.ts';
 import { type FailureReport, shipFailure } from './failure-report.ts';
 import { answers, oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
@@ -69,6 +69,8 @@ export interface SupervisorOptions
   /** Where to report why it was given up. */
   failure_file: string;
   onChange(): void;
+  /** See `lostUnits`. */
+  lostUnits(): ReadonlyMap<string, HpcserveError>;
   /** The device failed under this unit: nothing else on it may go on. */
   onDeviceFailed(error: HpcserveError): void;
 }
@@ -163,7 +165,8 @@ export class UnitSupervisor {
   }
 
   get models(): readonly SessionModel[] {
-    return this.#process?.models ?? this.#pendingModels();
+    const own = this.#process?.models ?? this.#pendingModels();
+    return toldModels(this.group, own, this.#options.lostUnits);
   }
 
   get error(): HpcserveError | undefined {
@@ -188,7 +191,7 @@ export class UnitSupervisor {
   /** Units that do not come to serve any more: its process is given up, or lives without their models or stages. */
   get failed_units(): string[] {
     if (this.#given_up) return wantedUnits(this.group).map(({ unit }) => unit);
-    return this.#ended ? [] : failedUnits(this.group, this.models, this.model_errors);
+    return this.#ended ? [] : failedUnits(this.group, this.#process?.models ?? [], this.model_errors);
   }
 
   /** Resolves when the first process was started, or never will be; what becomes of it is told by `onChange`. */
@@ -201,7 +204,10 @@ export class UnitSupervisor {
   #onStarted: () => void = () => undefined;
 
   loads(): ModelLoad[] {
-    return this.#process?.loads(this.traffic.in_flight) ?? [];
+    const { models } = this;
+    const loads = this.#process?.loads(this.traffic.in_flight) ?? [];
+    for (const load of loads) load.state = models.find(({ name }) => name === load.name)?.state ?? load.state;
+    return loads;
   }
 
   /** Undefined where its engine does not serve, or never sleeps. */
@@ -530,6 +536,11 @@ export class UnitSupervisor {
   #changed(): void {
     this.#options.onChange();
     if (this.models.some((model) => model.state === 'serving')) this.#error = undefined;
+    this.tell();
+  }
+
+  /** Has others know of its models, where something is new of them, or of other stages that they need. */
+  tell(): void {
     // Changes of state are told at once; progress of loading now and then.
     const told = JSON.stringify(
       this.models.map((model) => [model.name, model.state, model.phase, model.error]),

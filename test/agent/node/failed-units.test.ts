@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { UnitGroup } from '../../../agent/node/assign-devices.ts';
-import { areAllFailed, failedUnits } from '../../../agent/node/failed-units.ts';
+import { areAllFailed, failedUnits, lostUnits, toldModels } from '../../../agent/node/failed-units.ts';
+import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { SessionModel } from '../../../spec/session-record.ts';
 import { unitOf } from '../support.ts';
 
@@ -40,6 +41,35 @@ describe('units that failed', () => {
   test('leave out those that wait for a stage', () => {
     const device = group([{ name: 'spare', stage: 2 }]);
     expect(failedUnits(device, [], new Map([['spare', 'lent and lost']]))).toEqual([]);
+  });
+});
+
+describe('a unit that is cut', () => {
+  const unreadable = new HpcserveError('E_MODEL_UNREADABLE', { what: 'its file is damaged' });
+  const later = {
+    group: group([{ name: 'cut', stage: 1 }]),
+    failed_units: ['cut-0'],
+    model_errors: new Map([['cut', unreadable]]),
+    error: undefined,
+  };
+  const first = group([{ name: 'cut', stage: 0 }, { name: 'whole' }]);
+  const told = (state: SessionModel['state'], others: (typeof later)[]): unknown[] =>
+    toldModels(first, [model('cut', state), model('whole', 'loading')], () => lostUnits(others)).map(
+      (each) => each.state,
+    );
+
+  test('has failed where a later stage has, and waits where that may come', () => {
+    expect(told('loading', [later])).toEqual(['failed', 'loading']);
+    expect(told('loading', [{ ...later, failed_units: [] }])).toEqual(['loading', 'loading']);
+    expect(told('draining', [later])).toEqual(['draining', 'loading']);
+  });
+
+  test('says why: the stage itself, or its process that was given up', () => {
+    expect(lostUnits([later]).get('cut-0')).toBe(unreadable);
+    const lost = { ...later, model_errors: new Map(), error: unreadable };
+    expect(lostUnits([lost]).get('cut-0')).toBe(unreadable);
+    // That the first stage has failed is no news of another one.
+    expect(lostUnits([{ ...later, group: first }]).size).toBe(0);
   });
 });
 

@@ -148,6 +148,32 @@ test('a unit fails with one of its later stages, and its node says why', async (
   expect(state!.error!.because).toEqual([expect.stringMatching(/^m-0-stage1: .*E_MODEL_WEIGHTS/)]);
 });
 
+test('a unit of several fails with one of its later stages, and status and gateways see it', async () => {
+  await using site = await Site.open();
+  const model_path = await withoutLastLayer(site.folder);
+  const broken = await cutUnit({ device_count: 2, stages, model_path });
+  const other = await cutUnit({ unit: 'n-0', pipeline: 1, device_count: 1, first_device: 2 });
+  const agent = await site.start([broken, { ...other, model: { ...other.model, name: 'n' } }], emulated);
+  const record = await site.serving('n');
+  // What is told of it waits for nothing: the other one serves, and the node does.
+  const { sessions } = await agent.stateWhere(({ phase }) => phase === 'serving', 'the other unit to serve');
+  const told = sessions.flatMap(({ models }) => models).find(({ name }) => name === 'm');
+  expect(told).toMatchObject({
+    state: 'failed',
+    error: expect.stringMatching(/weights that are no numbers/),
+  });
+  await eventually(
+    () =>
+      site.registry
+        .snapshot()
+        .some(({ metadata }) =>
+          metadata.models.some(({ name, state }) => name === 'm' && state === 'failed'),
+        ) || undefined,
+    'gateways to see that it failed',
+  );
+  expect(await answer(site, record, 'n', 4)).not.toBe('');
+});
+
 /** One job of several over which the stages of a unit are divided. */
 async function partOf(
   site: Site,
