@@ -102,6 +102,8 @@ export class PooledLoading implements WeightLoading {
     const { ggml, context, plan, model, tensors, pending, reading, started, use } = this.#parts;
     const ended = performance.now();
     const read_ms = ended - this.#reading_started;
+    // Every tensor is there, and no thread that hangs has the place of one in its hands: only the file.
+    if (reading?.isClosed === false) this.#parts.onHang(reading, () => undefined);
     const lease = pending.commit(read_ms);
     use.on_loaded?.({
       model,

@@ -26,7 +26,7 @@ export interface LoadWork {
   upload: DeviceUpload | undefined;
   units: readonly Unit[];
   /** Where peers bring a part of it: which group each unit belongs to, and see `GroupClaims`. */
-  shared?: { group_of: readonly number[]; claims: SharedArrayBuffer };
+  shared?: { group_of: readonly number[]; claims: SharedArrayBuffer } | undefined;
   /** See `LoadCounters`. */
   counters: SharedArrayBuffer;
 }

@@ -7,6 +7,11 @@ import type { LoadShare } from './unit-loader.ts';
 
 /** A unit takes milliseconds, seconds from a slow disk: after this long without a byte, the file hangs. */
 const stall_ms = 60_000;
+/**
+ * After so long without a byte peers are asked for what the file was to bring. Lower: a file that hangs costs less;
+ * higher: one that is only slow is read to its end.
+ */
+const hang_ms = 5000;
 /** How long a caller that helps waits for others once no unit is left to take. */
 const wait_ms = 2;
 /** A load that was given up and has a thread in a read after so long hangs: a unit takes milliseconds. */
@@ -18,13 +23,21 @@ export interface Fetching {
   readonly asking: boolean;
   /** They still have something on its way, and it comes on. */
   readonly pending: boolean;
-  /** Units of the load that no peer could bring. */
+  /** Units of the load that nobody has brought, once nobody is at them. */
   readonly left: readonly Unit[];
   /**
    * The file's threads have nothing left to take: takes back what the file would bring sooner.
    * @param loaded_bytes of the load, from the file and from peers
    */
   hurry(loaded_bytes: number): void;
+  /** Whether what the file has not brought could come from peers; which of them have it is not known. */
+  readonly canRecall: boolean;
+  /**
+   * The file's threads take nothing more, and may hang: what they have not placed is theirs no more, and peers are
+   * asked for it.
+   * @returns undefined where somebody still writes to its places: to be asked again
+   */
+  recall(load: LoadWork): { work: LoadWork; fetching: Fetching } | undefined;
   /** What is on its way is no longer waited for. */
   stop(): void;
   /** Who brought how much, and what went wrong. */
@@ -59,7 +72,7 @@ type LettingGo = 'gone' | 'leaving' | 'hanging';
 export class TensorLoading {
   readonly #source: OpenModelFile;
   readonly #start: Begun['start'];
-  readonly #fetching: Fetching | undefined;
+  #fetching: Fetching | undefined;
   readonly #onProgress: (progress: LoadProgress) => void;
   readonly #onDirectRefused: () => void;
   readonly #onHang: () => void;
@@ -69,6 +82,8 @@ export class TensorLoading {
   /** Absent until the file is read. */
   #share: LoadShare | undefined;
   #counters: LoadCounters;
+  /** Of the file's threads, where these hung and peers were asked for the rest. */
+  #hanging: LoadCounters | undefined;
   /** Of the file and of peers, before what no peer could bring was begun. */
   #bytes_before = 0;
   #bytes = -1;
@@ -134,38 +149,24 @@ export class TensorLoading {
    */
   advance(help: boolean, from: 'any' | 'in_memory' = 'any'): boolean {
     const counters = this.#counters;
-    const { units, path } = this.#work;
-    const isUnderWay = (): boolean =>
-      counters.left(units.length) || counters.active > 0 || this.#fetching?.pending === true;
+    const { units } = this.#work;
     if (!this.#share && this.#fetching?.asking) {
       if (help) counters.wait(counters.active, wait_ms);
       return false;
     }
     this.#share ??= this.#start(this.#work);
-    if (help && !this.#share.step(from) && isUnderWay()) counters.wait(counters.active, wait_ms);
+    if (help && !this.#share.step(from) && this.#isUnderWay) counters.wait(counters.active, wait_ms);
     this.#report();
     if (counters.failed) this.#fetching?.stop();
     else if (!counters.left(units.length)) this.#fetching?.hurry(counters.bytes);
-    if (isUnderWay()) {
-      if (performance.now() - this.#moved_at <= stall_ms) return false;
-      if (!counters.left(units.length) && counters.active === 0) {
-        // The file is not at fault: it has not been asked for the rest yet.
-        this.#fetching?.stop();
-        this.#moved_at = performance.now();
-        return false;
-      }
-      const still_writing = !this.#giveUp();
-      throw new HpcserveError('E_POOL_LOAD', {
-        what: `${path} is not read on`,
-        because: `no byte came in ${stall_ms / 1000} s: its disk or filesystem hangs`,
-        details: { still_writing },
-      });
+    if (this.#isUnderWay) {
+      this.#checkStall();
+      return false;
     }
     // Threads may have ended since.
     this.#report();
     if (!counters.failed && this.#loadRest()) return false;
-    this.#endPeers();
-    this.#share.end();
+    this.#endShares();
     if (counters.direct_errno > 0) this.#onDirectRefused();
     try {
       const failure = counters.failure;
@@ -176,8 +177,62 @@ export class TensorLoading {
       this.#source.check();
       return true;
     } finally {
-      this.#source.close();
+      // A thread that hangs still has the file in its hands: see `letGo`.
+      if (this.#active === 0) this.#close();
     }
+  }
+
+  /** Nothing of it has the file any more; false where it is over: it is to be let go of. */
+  get isClosed(): boolean {
+    return this.#state === 'gone';
+  }
+
+  /** Threads that are at a unit now, those included that hang. */
+  get #active(): number {
+    return this.#counters.active + (this.#hanging?.active ?? 0);
+  }
+
+  get #isUnderWay(): boolean {
+    const counters = this.#counters;
+    if (counters.left(this.#work.units.length) || counters.active > 0) return true;
+    if (this.#fetching?.pending === true) return true;
+    // What peers do not have either may still come from the file.
+    return (this.#hanging?.active ?? 0) > 0 && this.#fetching!.left.length > 0;
+  }
+
+  /** @throws HpcserveError E_POOL_LOAD: the file hangs */
+  #checkStall(): void {
+    const silent_ms = performance.now() - this.#moved_at;
+    if (silent_ms > hang_ms) this.#recall();
+    if (silent_ms <= stall_ms) return;
+    if (!this.#counters.left(this.#work.units.length) && this.#active === 0) {
+      // The file is not at fault: it has not been asked for the rest yet.
+      this.#fetching?.stop();
+      this.#moved_at = performance.now();
+      return;
+    }
+    const still_writing = !this.#giveUp();
+    throw new HpcserveError('E_POOL_LOAD', {
+      what: `${this.#work.path} is not read on`,
+      because: `no byte came in ${stall_ms / 1000} s: its disk or filesystem hangs`,
+      details: { still_writing },
+    });
+  }
+
+  /** The file's threads hang: peers are asked for what those were to bring, as far as none of it is being written. */
+  #recall(): void {
+    if (this.#hanging || this.#rest || this.#counters.active === 0) return;
+    if (!this.#fetching?.canRecall || this.#fetching.pending) return;
+    // Even where they come back, they take nothing more: what is left then is read anew.
+    this.#counters.stop();
+    const counters = new LoadCounters();
+    const again = this.#fetching.recall({ ...this.#work, counters: counters.shared });
+    if (!again) return;
+    counters.stop();
+    this.#hanging = this.#counters;
+    this.#fetching = again.fetching;
+    this.#goOn(again.work);
+    this.#onHang();
   }
 
   /** @returns whether all threads have let go of it: if not, they may still write to the places of the tensors */
@@ -189,14 +244,12 @@ export class TensorLoading {
   letGo(): LettingGo {
     // Whoever is told of the load only now enters, too, and leaves again without a unit: the count is not asked again.
     if (this.#state === 'gone') return this.#state;
-    const counters = this.#counters;
-    counters.stop();
+    this.#counters.stop();
     this.#fetching?.stop();
     this.#given_up_ms ??= performance.now();
-    if (counters.active === 0) {
-      this.#state = 'gone';
+    if (this.#active === 0) {
       this.#endShares();
-      this.#source.close();
+      this.#close();
     } else if (this.#state === 'leaving' && performance.now() - this.#given_up_ms >= leaving_ms_max) {
       // A thread that hangs in a read still has the file in its hands.
       this.#state = 'hanging';
@@ -208,18 +261,30 @@ export class TensorLoading {
 
   /** What no peer could bring is read from the file. @returns whether there is any */
   #loadRest(): boolean {
+    // What peers were asked for anew is theirs no more.
+    if (this.#hanging) this.#fetching!.stop();
+    if (this.#hanging && this.#fetching!.pending) return true;
     const units = this.#rest ? [] : (this.#fetching?.left ?? []);
     this.#rest = true;
     if (units.length === 0) return false;
     this.#share?.end();
+    this.#goOn({ ...this.#work, shared: undefined, units, counters: new LoadCounters().shared });
+    this.#share = this.#start(this.#work);
+    return true;
+  }
+
+  /** From now on it is about these units, with counters of their own. */
+  #goOn(work: LoadWork): void {
     this.#bytes_before += this.#counters.bytes;
     this.#legs_before = this.legs;
     this.#direct_errno = this.#counters.direct_errno;
-    const { shared: _, ...same } = this.#work;
-    this.#work = { ...same, units, counters: new LoadCounters().shared };
-    this.#counters = new LoadCounters(this.#work.counters);
-    this.#share = this.#start(this.#work);
-    return true;
+    this.#work = work;
+    this.#counters = new LoadCounters(work.counters);
+  }
+
+  #close(): void {
+    this.#state = 'gone';
+    this.#source.close();
   }
 
   #endPeers(): void {
@@ -245,7 +310,8 @@ export class TensorLoading {
     this.#bytes = bytes_loaded;
     this.#moved_at = performance.now();
     this.#onProgress({
-      bytes_loaded,
+      // A group that was recalled comes as a whole, also what the file had brought of it.
+      bytes_loaded: Math.min(bytes_loaded, this.#bytes_total),
       bytes_total: this.#bytes_total,
       elapsed_ms: this.#moved_at - this.#started,
       legs: this.legs,

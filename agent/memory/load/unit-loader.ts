@@ -10,6 +10,7 @@ import { GroupClaims } from '../peers/group-claims.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import { type ConvertedPiece, type FileRange, type Piece, rangesOf, type Unit } from './pieces.ts';
 import { cachedSource, isInMemory, pagesOf, ReadFailure, readFully } from './read-file.ts';
+import { placeInWindows, readWindows, windowMemory_bytes } from './read-windows.ts';
 import { type StagingMemory, stagingMemory } from './staging-memory.ts';
 import { UnitRing } from './unit-ring.ts';
 
@@ -32,6 +33,8 @@ interface Share {
   structs: TensorStructs;
   counters: LoadCounters;
   claims: GroupClaims | undefined;
+  /** Where peers bring a part of it: the group of each unit. */
+  groups: ReadonlyMap<Unit, number> | undefined;
 }
 
 /** Of a load, what the thread that began it does between other things. */
@@ -50,6 +53,8 @@ export class UnitLoader {
   readonly #streamCopy = loadStreamCopy();
   readonly #ring: UnitRing;
   #staging: StagingMemory | undefined;
+  /** A unit that peers could bring, too, is read into it. */
+  #ahead: StagingMemory | undefined;
   /** Nothing else is ever written to it: copies of it to a device may be under way. */
   #zeros: StagingMemory | undefined;
   #copies: DeviceCopies | undefined;
@@ -93,7 +98,7 @@ export class UnitLoader {
    * @returns their bytes
    */
   place(work: LoadWork, units: readonly Unit[], staged: Staged): number {
-    const share = this.#share(work);
+    const share = this.#share({ ...work, shared: undefined });
     try {
       let bytes = 0;
       for (const piece of units.flat()) {
@@ -109,11 +114,13 @@ export class UnitLoader {
 
   #share(work: LoadWork): Share {
     if (work.upload) this.#copies ??= new DeviceCopies(this.#ggml, work.upload.device);
+    const { shared } = work;
     return {
       work,
       structs: new TensorStructs(this.#ggml, work),
       counters: new LoadCounters(work.counters),
-      claims: work.shared && new GroupClaims(work.shared.claims),
+      claims: shared && new GroupClaims(shared.claims),
+      groups: shared && new Map(work.units.map((unit, index) => [unit, shared.group_of[index]!])),
     };
   }
 
@@ -153,9 +160,9 @@ export class UnitLoader {
       }
       if (ring.waiting === 0 || counters.stopped) return false;
       const { unit, addressOf } = ring.next(work, counters);
-      for (const piece of unit) this.#load(share, piece, addressOf);
+      const isPlaced = this.#placeUnit(share, unit, addressOf);
       ring.placed();
-      counters.finish(bytesOf(unit));
+      if (isPlaced) counters.finish(bytesOf(unit));
       return true;
     });
   }
@@ -165,6 +172,8 @@ export class UnitLoader {
     try {
       return act();
     } catch (error) {
+      // Peers bring what this thread had in hand, or nobody wants it any more.
+      if (counters.stopped) return false;
       // Whatever it is, the tensors are not whole, and the thread that waits must hear of it.
       if (error instanceof ReadFailure) counters.fail({ what: error.message, because: error.because });
       else if (error instanceof RefusedWeights)
@@ -177,13 +186,50 @@ export class UnitLoader {
   }
 
   #loadUnit(share: Share, unit: Unit): void {
-    for (const piece of unit) this.#load(share, piece);
-    this.#copies?.finish();
-    share.counters.finish(bytesOf(unit));
+    const reads = share.groups !== undefined && !isCached(share.work, unit);
+    const staged = reads ? this.#readAhead(share, unit) : undefined;
+    if (this.#placeUnit(share, unit, staged, () => this.#copies?.finish()))
+      share.counters.finish(bytesOf(unit));
+  }
+
+  /** Where peers could bring it, too, a read that hangs is not to have the places of the tensors in its hands. */
+  #readAhead(share: Share, unit: Unit): Staged {
+    const windows = readWindows(unit, 1);
+    const bytes = windowMemory_bytes(windows);
+    if (!this.#ahead || this.#ahead.bytes < bytes) {
+      this.#ahead?.free();
+      this.#ahead = stagingMemory(this.#ggml, share.work.upload?.host_buffer_type, bytes);
+    }
+    const { address } = this.#ahead;
+    for (const window of windows) readFully(share, address + BigInt(window.at), window);
+    return (range) => address + BigInt(placeInWindows(windows, range));
+  }
+
+  /** Writes a unit to its places. @returns false where it was recalled: peers bring it, and nothing was written */
+  #placeUnit(
+    share: Share,
+    unit: Unit,
+    staged: Staged | undefined,
+    end: () => void = () => undefined,
+  ): boolean {
+    const { claims, groups } = share;
+    const group = groups?.get(unit);
+    if (group !== undefined && !claims!.beginUnit(group)) return false;
+    let isPlaced = false;
+    try {
+      for (const piece of unit) this.#load(share, piece, staged);
+      end();
+      isPlaced = true;
+    } finally {
+      if (group !== undefined) claims!.endUnit(group, isPlaced);
+    }
+    return true;
   }
 
   free(): void {
     this.#freeStaging();
+    this.#ahead?.free();
+    this.#ahead = undefined;
     this.#ring.free();
     this.#copies?.free();
     this.#copies = undefined;
@@ -291,13 +337,15 @@ function takeUnit({ work, counters, claims }: Share): Unit | undefined {
 
 /** The same where the page cache has all of it: no disk is waited for, which could hang. */
 function takeCachedUnit({ work, counters, claims }: Share): Unit | undefined {
-  const isCached = (index: number): boolean =>
-    rangesOf(work.units[index]!).every((range) => cachedSource(work, range) !== undefined);
   for (;;) {
-    const index = counters.takeIf(work.units.length, isCached);
+    const index = counters.takeIf(work.units.length, (next) => isCached(work, work.units[next]!));
     if (index === undefined) return undefined;
     if (!claims || claims.takeForFile(work.shared!.group_of[index]!)) return work.units[index]!;
   }
+}
+
+function isCached(work: LoadWork, unit: Unit): boolean {
+  return rangesOf(unit).every((range) => cachedSource(work, range) !== undefined);
 }
 
 function bytesOf(unit: Unit): number {

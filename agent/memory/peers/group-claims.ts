@@ -9,6 +9,8 @@ const groupStates = {
   placed: 4,
   /** No peer could bring it: to be read from the file. */
   returned: 5,
+  /** Taken back from the file, whose threads hang: they write nothing of it any more. */
+  recalled: 6,
 } as const;
 
 const stages = { told: 0, seen: 1, begun: 2 } as const;
@@ -25,14 +27,20 @@ export class GroupClaims {
   readonly #stop: Int32Array;
   readonly #stage: Int32Array;
   readonly #bytes: BigInt64Array;
+  /** Of each group: the file's threads that write to its places now, and its units that they have placed. */
+  readonly #writers: Int32Array;
+  readonly #units: Int32Array;
 
   /** @param count of groups; or the memory of claims that another thread made */
   constructor(count: number | SharedArrayBuffer) {
-    this.shared = typeof count === 'number' ? new SharedArrayBuffer(16 + 4 * count) : count;
+    this.shared = typeof count === 'number' ? new SharedArrayBuffer(16 + 12 * count) : count;
+    const groups = (this.shared.byteLength - 16) / 12;
     this.#bytes = new BigInt64Array(this.shared, 0, 1);
     this.#stop = new Int32Array(this.shared, 8, 1);
     this.#stage = new Int32Array(this.shared, 12, 1);
-    this.#states = new Int32Array(this.shared, 16);
+    this.#states = new Int32Array(this.shared, 16, groups);
+    this.#writers = new Int32Array(this.shared, 16 + 4 * groups, groups);
+    this.#units = new Int32Array(this.shared, 16 + 8 * groups, groups);
   }
 
   /** Nobody offers it: it comes from the file. */
@@ -44,6 +52,33 @@ export class GroupClaims {
   takeForFile(group: number): boolean {
     const before = Atomics.compareExchange(this.#states, group, groupStates.free, groupStates.file);
     return before === groupStates.free || before === groupStates.file;
+  }
+
+  /** A unit of it was read. @returns false where it was recalled meanwhile: then nothing may be written */
+  beginUnit(group: number): boolean {
+    Atomics.add(this.#writers, group, 1);
+    // Whoever recalls it changes its state first, and looks for writers then.
+    if (Atomics.load(this.#states, group) === groupStates.file) return true;
+    Atomics.sub(this.#writers, group, 1);
+    return false;
+  }
+
+  /** @param isPlaced all of the unit is in its places */
+  endUnit(group: number, isPlaced: boolean): void {
+    if (isPlaced) Atomics.add(this.#units, group, 1);
+    Atomics.sub(this.#writers, group, 1);
+  }
+
+  /** @returns whether nothing of it is written any more by the file's threads, whatever they have in hand */
+  recall(group: number): boolean {
+    this.#change(group, 'file', 'recalled');
+    return Atomics.load(this.#writers, group) === 0;
+  }
+
+  /** Whether all of it is in its places. @param units that it has */
+  isWhole(group: number, units: number): boolean {
+    const isPlaced = Atomics.load(this.#states, group) === groupStates.placed;
+    return isPlaced || Atomics.load(this.#units, group) >= units;
   }
 
   /** @returns the last group that is free and of which `has` says so; undefined where there is none, or it is over */

@@ -92,11 +92,16 @@ export class PeerShare {
   }
 
   /** Sets the thread to work. */
-  begin(load: LoadWork, { groups, claims }: OfferedLoad): Fetching {
+  begin(load: LoadWork, { groups, claims }: Pick<OfferedLoad, 'groups' | 'claims'>): Fetching {
+    return new PeerFetching(groups, claims, (...asked) => this.#ask(...asked), load);
+  }
+
+  /** @returns where the thread tells how it goes */
+  #ask(load: LoadWork, groups: readonly TensorGroup[], claims: GroupClaims): MessagePort {
     const { port1: news, port2: told } = new MessageChannel();
     const work: PeerWork = { load, groups, claims: claims.shared, socket_path: this.#socketPath };
     this.#running().port.postMessage({ work, news: told }, [told]);
-    return new PeerFetching(groups, claims, news);
+    return news;
   }
 
   /** Ends the thread. No load may be under way. */
@@ -124,19 +129,33 @@ export class PeerShare {
   }
 }
 
+/** Sets the thread to work. @returns where it tells how it goes */
+type Ask = (load: LoadWork, groups: readonly TensorGroup[], claims: GroupClaims) => MessagePort;
+
 class PeerFetching implements Fetching {
   readonly #groups: readonly TensorGroup[];
   readonly #claims: GroupClaims;
+  readonly #ask: Ask;
   readonly #news: MessagePort;
+  /** What came before the file's threads hung; absent: they bring what peers do not. */
+  readonly #before: PeerFetching | undefined;
   readonly #told_at = performance.now();
   #seen_at: number | undefined;
   #received = 0;
   #moved_at = performance.now();
 
-  constructor(groups: readonly TensorGroup[], claims: GroupClaims, news: MessagePort) {
+  constructor(
+    groups: readonly TensorGroup[],
+    claims: GroupClaims,
+    ask: Ask,
+    load: LoadWork,
+    before?: PeerFetching,
+  ) {
     this.#groups = groups;
     this.#claims = claims;
-    this.#news = news;
+    this.#ask = ask;
+    this.#before = before;
+    this.#news = ask(load, groups, claims);
   }
 
   get asking(): boolean {
@@ -153,17 +172,39 @@ class PeerFetching implements Fetching {
     const now = performance.now();
     if (received !== this.#received) this.#moved_at = now;
     this.#received = received;
-    if (now - this.#moved_at > silence_ms) this.#claims.stop();
+    // Nobody else would bring it where the file hangs: each peer has its own time then.
+    if (!this.#before && now - this.#moved_at > silence_ms) this.#claims.stop();
     return this.#claims.pending;
   }
 
   get left(): readonly Unit[] {
-    return this.#claims.in('returned').flatMap((group) => this.#groups[group]!.units);
+    return this.#missing.flatMap((group) => this.#groups[group]!.units);
+  }
+
+  get canRecall(): boolean {
+    return !this.#before && this.#missing.every((group) => this.#groups[group]!.contents !== undefined);
+  }
+
+  recall(load: LoadWork): { work: LoadWork; fetching: Fetching } | undefined {
+    this.#claims.stop();
+    if (this.#claims.pending) return undefined;
+    const missing = this.#missing;
+    if (!missing.map((group) => this.#claims.recall(group)).every(Boolean)) return undefined;
+    const groups = missing.map((group) => this.#groups[group]!);
+    const work = { ...load, units: groups.flatMap(({ units }) => units), shared: undefined };
+    const claims = new GroupClaims(groups.length);
+    return { work, fetching: new PeerFetching(groups, claims, this.#ask, work, this) };
+  }
+
+  get #missing(): number[] {
+    return [...this.#groups.keys()].filter(
+      (group) => !this.#claims.isWhole(group, this.#groups[group]!.units.length),
+    );
   }
 
   hurry(loaded_bytes: number): void {
     // Who has sent nothing yet may have been asked just now: silence is looked after elsewhere.
-    if (this.#claims.received_bytes === 0) return;
+    if (this.#before || this.#claims.received_bytes === 0) return;
     const elapsed_s = (performance.now() - this.#told_at) / 1000;
     const placed_bytes = this.#bytesOf('placed');
     const fetching_bytes = this.#bytesOf('fetching');
@@ -191,7 +232,7 @@ class PeerFetching implements Fetching {
 
   close(): PeerPart[] {
     this.#claims.stop();
-    const parts = new Map<string, PeerPart>();
+    const parts = new Map((this.#before?.close() ?? []).map((part) => [part.node, part]));
     for (;;) {
       const received = receiveMessageOnPort(this.#news) as { message: PeerNews } | undefined;
       if (!received) break;

@@ -1,27 +1,33 @@
 /** Loads of which a part comes from another node's memory: the same bytes, whatever becomes of that node meanwhile. */
 
-import { closeSync, createReadStream, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { closeSync, createReadStream, mkdtempSync, openSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import koffi from 'koffi';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { EngineOpening } from '../../../../agent/engine/engine-opening.ts';
 import { NativeEngine } from '../../../../agent/engine/native-engine.ts';
-import { ContentHashCache } from '../../../../agent/memory/content-hashes.ts';
+import { ContentHashCache, rangeOfKey } from '../../../../agent/memory/content-hashes.ts';
 import { describeLoad, weightSources } from '../../../../agent/memory/describe-load.ts';
 import { DevicePool, type DevicePoolOptions } from '../../../../agent/memory/device-pool.ts';
 import { type FileVersion, fileVersion } from '../../../../agent/memory/file-version.ts';
 import { learnContents } from '../../../../agent/memory/learn-contents.ts';
-import { LoadCounters } from '../../../../agent/memory/load/load-work.ts';
+import { LoadCounters, type LoadWork } from '../../../../agent/memory/load/load-work.ts';
+import { OpenModelFile } from '../../../../agent/memory/load/open-model-file.ts';
+import type { TensorLoad } from '../../../../agent/memory/load/pieces.ts';
+import { TensorLoading } from '../../../../agent/memory/load/tensor-loading.ts';
 import { UnitLoader } from '../../../../agent/memory/load/unit-loader.ts';
 import { GroupClaims } from '../../../../agent/memory/peers/group-claims.ts';
 import { loadFromPeers, type PeerNews } from '../../../../agent/memory/peers/peer-loader.ts';
 import { contentsSchema, tensorRangeOf } from '../../../../agent/memory/peers/peer-messages.ts';
+import { PeerShare } from '../../../../agent/memory/peers/peer-share.ts';
 import { type PooledTensors, SharedTensors } from '../../../../agent/memory/peers/shared-tensors.ts';
 import type { WeightLoad } from '../../../../agent/memory/pooled-loading.ts';
-import { loadGgml } from '../../../../native/ggml.ts';
+import { loadGgml, memoryAt } from '../../../../native/ggml.ts';
+import type { Pointer } from '../../../../native/signature.ts';
 import { engineOptions, generate, model, prompt } from '../../engine/support.ts';
 import { testBackend } from '../../engine/test-backend.ts';
 import { mib } from '../support.ts';
@@ -368,6 +374,116 @@ describe('a load with a peer', () => {
     expect(claims.stage).toBe('begun');
     expect(news).toEqual([{ node: 'the node agent', trouble: expect.stringMatching(/ENOENT/) }]);
   });
+});
+
+/** A load whose file is read by a thread that takes one unit, and never comes back from its read. */
+function hangingLoad(path: string) {
+  const version = versionOf(path);
+  const contents = hashes.read(version)!;
+  let pool_bytes = 0;
+  const tensors = [...contents.keys()].map((key): TensorLoad => {
+    const range = rangeOfKey(key);
+    const pool_offset = pool_bytes;
+    pool_bytes += range.size_bytes;
+    const rows = { type: 0, row_elements: range.size_bytes, rows: 1, planes: 1 };
+    return { name: key, parts: [range], ...rows, layout: 0, pool_offset };
+  });
+  const share = new PeerShare(agent.socket, ggml.libraries.folder, (_, all) => all.map(() => false), 1);
+  const offered = share.cut(version, tensors, mib, contents)!;
+  const base = koffi.alloc('uint8_t', pool_bytes) as Pointer;
+  const span = { begin: 0, end: pool_bytes, base, buffer: base };
+  const source = new OpenModelFile(version);
+  const counters = new LoadCounters();
+  const work: LoadWork = {
+    descriptor: source.descriptor,
+    path,
+    size_bytes: Number(version.size_bytes),
+    layouts: [[span]],
+    upload: undefined,
+    units: offered.units,
+    shared: offered.shared,
+    counters: counters.shared,
+  };
+  let hung = 0;
+  const group = offered.shared.group_of[0]!;
+  const loading = new TensorLoading({
+    source,
+    work,
+    start: () => {
+      counters.enter();
+      counters.take(1);
+      offered.claims.takeForFile(group);
+      return { step: () => false, end: () => undefined };
+    },
+    fetching: share.begin(work, offered),
+    onProgress: () => undefined,
+    onDirectRefused: () => undefined,
+    onHang: () => void hung++,
+  });
+  const bytesOf = (load: TensorLoad): Buffer =>
+    Buffer.from(memoryAt(base + BigInt(load.pool_offset), load.parts[0]!.size_bytes));
+  const close = async (): Promise<void> => {
+    await share.close();
+    koffi.free(base);
+  };
+  return { loading, counters, claims: offered.claims, group, tensors, bytesOf, hung: () => hung, close };
+}
+
+test('a file that hangs is not waited for where peers have the rest', async () => {
+  const { loading, counters, claims, group, tensors, bytesOf, hung, close } = hangingLoad(paths.plain);
+  try {
+    await expect.poll(() => loading.advance(false), { interval: 2, timeout: 30_000 }).toBe(true);
+    const file = readFileSync(paths.plain);
+    for (const load of tensors) {
+      const { offset_bytes, size_bytes } = load.parts[0]!;
+      expect(bytesOf(load).equals(file.subarray(offset_bytes, offset_bytes + size_bytes)), load.name).toBe(
+        true,
+      );
+    }
+    const bytes = tensors.reduce((sum, { parts }) => sum + parts[0]!.size_bytes, 0);
+    expect(loading.peers).toEqual([{ node: 'n7', bytes }]);
+    // The thread keeps the file, and nothing else: what it has read it may not place any more.
+    expect([hung(), loading.isClosed, claims.beginUnit(group)]).toEqual([1, false, false]);
+    expect(loading.letGo()).toBe('leaving');
+    counters.leave();
+    expect([loading.letGo(), loading.isClosed]).toEqual(['gone', true]);
+  } finally {
+    await close();
+  }
+});
+
+test.each([false, true])('what a thread reads is placed unless it was recalled (%s)', (isRecalled) => {
+  const path = paths.plain;
+  const claims = new GroupClaims(1);
+  const counters = new LoadCounters();
+  const base = koffi.alloc('uint8_t', mib) as Pointer;
+  memoryAt(base, mib).fill(0);
+  const descriptor = openSync(path, 'r');
+  const loader = new UnitLoader(ggml);
+  try {
+    loader.run({
+      get descriptor() {
+        // It is in its read.
+        if (isRecalled) expect(claims.recall(0)).toBe(true);
+        return descriptor;
+      },
+      path,
+      size_bytes: statSync(path).size,
+      layouts: [[{ begin: 0, end: mib, base, buffer: base }]],
+      upload: undefined,
+      units: [[{ kind: 'plain', file_offset: 0, pool_offset: 0, bytes: mib }]],
+      shared: { group_of: [0], claims: claims.shared },
+      counters: counters.shared,
+    });
+    const wanted = isRecalled ? Buffer.alloc(mib) : readFileSync(path).subarray(0, mib);
+    expect(Buffer.from(memoryAt(base, mib)).equals(wanted)).toBe(true);
+    expect([counters.bytes, counters.active, counters.failed]).toEqual([isRecalled ? 0 : mib, 0, false]);
+    expect(claims.isWhole(0, 1)).toBe(!isRecalled);
+  } finally {
+    loader.free();
+    closeSync(descriptor);
+    koffi.free(base);
+  }
 });
 
 test('a node offers what is in its page cache, of files that it knows', async () => {
