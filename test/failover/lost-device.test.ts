@@ -34,7 +34,7 @@ beforeAll(async () => {
   model_path = join(site.folder, 'model.gguf');
   await synthesize({ path: model_path, shape: synthPresets['tiny-llama']!, quantization: 'F16', seed: 1 });
   gateway = await gatewayOf(site, { continue_ms: 60_000 });
-}, 60_000);
+});
 afterAll(async () => {
   await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();

@@ -38,7 +38,7 @@ beforeAll(async () => {
     );
   agents = await Promise.all([startAgent(), startAgent()]);
   gateway = await gatewayOf(site, { continue_ms: 20_000 });
-}, 60_000);
+});
 afterAll(async () => {
   await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();

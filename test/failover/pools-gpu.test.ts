@@ -32,7 +32,7 @@ beforeAll(async () => {
   site = await Site.open();
   model_path = await wideModel(site.folder);
   gateway = await gatewayOf(site, { continue_ms: 60_000 });
-}, 60_000);
+});
 afterAll(async () => {
   await gateway?.[Symbol.asyncDispose]();
   await site?.[Symbol.asyncDispose]();

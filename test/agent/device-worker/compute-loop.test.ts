@@ -150,7 +150,7 @@ it('gives Node’s event loop its turns, where freed views of native memory are 
     port1.close();
     await worker.terminate();
   }
-}, 30_000);
+});
 
 it('has a stage serve while another one loads beside it: its own thread reads nothing of the file', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-loop-'));
@@ -192,7 +192,7 @@ it('has a stage serve while another one loads beside it: its own thread reads no
     device.close();
     rmSync(folder, { recursive: true });
   }
-}, 30_000);
+});
 
 /** What has the second of two stages loaded. @param at of its sockets in the folder */
 async function stageMessage(folder: string, cut: OperatorRange, at: number): Promise<LoadMessage> {
@@ -346,7 +346,7 @@ describe('a stage of a layout to come', () => {
       weights_bytes: before!.weights_bytes,
     });
     expect(freed).toEqual([2, 0]);
-  }, 60_000);
+  });
 
   it('does not come before the stage that the device is loaded with, and takes nothing away from that', async () => {
     tell(
@@ -360,5 +360,5 @@ describe('a stage of a layout to come', () => {
     expect(openings).toHaveLength(1);
     expect(told).toContain('loaded');
     expect(told).not.toContain('load_failed');
-  }, 60_000);
+  });
 });

@@ -97,7 +97,7 @@ describe('a device that is shared', () => {
       { model: 'one', because: 'one takes it as 1st of its batch' },
       { model: 'other' },
     ]);
-  }, 60_000);
+  });
 
   it('keeps the pace that it promised while models without a promise have more work than there is time', async ({
     skip,
@@ -117,7 +117,7 @@ describe('a device that is shared', () => {
     const mean = gaps.reduce((sum, gap) => sum + gap, 0) / gaps.length;
     expect(mean).toBeLessThan(80);
     for (const other of await Promise.all(others)) expect(other.length).toBeGreaterThan(10);
-  }, 60_000);
+  });
 
   it('serves a model that the device cannot serve within its SLO, as fast as it can', async ({ skip }) => {
     skip(slow_device, too_slow);
@@ -234,7 +234,7 @@ describe('a device that is shared', () => {
     } finally {
       for (const one of former) await one.close();
     }
-  }, 60_000);
+  });
 
   it('a model is measured between the steps of others', async ({ skip }) => {
     skip(slow_device, too_slow);
@@ -254,7 +254,7 @@ describe('a device that is shared', () => {
     const took_ms = Number(/were measured in (\d+) ms$/.exec(because)![1]);
     expect(took_ms).toBeGreaterThan(10 * slow_step_ms);
     expect(Math.max(...(await gaps))).toBeLessThan(took_ms / 2);
-  }, 60_000);
+  });
 
   it('KV budgets follow what requests need where the pool has not room for all that was asked for; tokens stay the same', async ({
     skip,
@@ -307,7 +307,7 @@ describe('a device that is shared', () => {
       expect.stringMatching(/^two: KV for \d+ tokens is set aside for it; more as its requests need it$/),
       expect.stringMatching(/^two: its KV budget went from \d+ to \d+ tokens$/),
     ]);
-  }, 60_000);
+  });
 
   it('where answers outgrow the KV there is, who can wait longest gives way and comes back; every token is as alone', async ({
     skip,
@@ -340,7 +340,7 @@ describe('a device that is shared', () => {
     expect(decisions.find(({ kind }) => kind === 'evict')!.because).toMatch(
       /^it can wait longest: its next token is due in -?\d+ ms; (its KV is parked in host memory|it is computed again): /,
     );
-  }, 60_000);
+  });
 
   it('more models than the pool holds: one that nobody asks for gives way, and comes back with the same tokens', async () => {
     const paths = await Promise.all([1, 2, 3].map((seed) => tinyModel(worker.folder, 'tiny-llama', seed)));

@@ -51,7 +51,7 @@ describe('models several times their arena', () => {
       await worker.load({ name: `streamed-${index}`, model_path: path, ...streamed });
       await worker.load({ name: `resident-${index}`, model_path: path, ...resident });
     }
-  }, 120_000);
+  });
   afterAll(() => worker.close());
 
   it('answer with the very tokens of the resident ones', async () => {
@@ -127,7 +127,7 @@ describe('models of which some layers stay', () => {
       await worker.load({ name: `streamed-${index}`, model_path: path, ...streamed, resident_bytes });
       await worker.load({ name: `resident-${index}`, model_path: path, ...resident });
     }
-  }, 120_000);
+  });
   afterAll(() => worker.close());
 
   it('answer with the very tokens of the resident ones, in turn', async () => {
@@ -179,7 +179,7 @@ describe('bad input', () => {
     } finally {
       await worker.close();
     }
-  }, 60_000);
+  });
 
   it('a pool without room for what was to stay streams it, says so, and gives the same tokens', async () => {
     const worker = new WorkerHarness();
@@ -195,7 +195,7 @@ describe('bad input', () => {
     } finally {
       await worker.close();
     }
-  }, 60_000);
+  });
 
   it('a link that gives less than its plan assumes is told with both rates, and the tokens are the same', async () => {
     const worker = new WorkerHarness();
@@ -222,7 +222,7 @@ describe('bad input', () => {
     } finally {
       await worker.close();
     }
-  }, 60_000);
+  });
 
   it('in a pool that is smaller than was planned fewer layers stay, of each model, and neighbours keep their room', async () => {
     const worker = new WorkerHarness();
@@ -254,7 +254,7 @@ describe('bad input', () => {
     } finally {
       await worker.close();
     }
-  }, 60_000);
+  });
 
   it('a pool without room for the arena says so', async () => {
     const worker = new WorkerHarness();
@@ -266,7 +266,7 @@ describe('bad input', () => {
     } finally {
       await worker.close();
     }
-  }, 60_000);
+  });
 
   it('a file that changes while it is streamed ends its model with the reason; no token of it is wrong', async () => {
     const worker = new WorkerHarness();
@@ -296,5 +296,5 @@ describe('bad input', () => {
     } finally {
       await worker.close();
     }
-  }, 120_000);
+  });
 });

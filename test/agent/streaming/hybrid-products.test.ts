@@ -136,7 +136,7 @@ describe.each(['Q8_0', 'BF16'] as const)('weights in %s', (quantization) => {
         expect(rootMeanSquare(own[0]!.rows[row]!, theirs)).toBeLessThan(0.1 * size);
       }
     }
-  }, 120_000);
+  });
 });
 
 it('a product that differs turns all of it off, says so, and no token is other than without it', async () => {
