@@ -6,7 +6,7 @@ import { stopKeeper } from './keeper/keeper-process.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
 import type { JobRunner } from './runner/job-runner.ts';
 import type { Operations } from './runner/operations.ts';
-import { type DeploymentState, liveLaunches } from './state/deployment-state.ts';
+import { type DeploymentState, isActive, liveLaunches } from './state/deployment-state.ts';
 import type { DeploymentStore } from './state/deployment-store.ts';
 import type { LaunchRecord } from './state/launch-record.ts';
 
@@ -43,7 +43,10 @@ export async function stopDeployment(
 }
 
 function isKeeperNeeded(store: DeploymentStore): boolean {
-  return store.list().some((name) => store.load(name)?.desired === 'serving');
+  return store.list().some((name) => {
+    const state = store.load(name);
+    return state !== undefined && isActive(state);
+  });
 }
 
 /** Nothing can be written down (a full disk): jobs can be ended all the same. */

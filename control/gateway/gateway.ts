@@ -6,7 +6,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { GatewayEndpoint, StateLayout } from '../../spec/state-layout.ts';
 import type { Operations } from '../runner/operations.ts';
 import type { CredentialFile } from '../state/credentials.ts';
-import { type DeploymentState, liveLaunches } from '../state/deployment-state.ts';
+import { type DeploymentState, isActive } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
 import { GatewayAdmin, listModels } from './admin.ts';
 import type { GatewayAddress } from './client.ts';
@@ -174,7 +174,7 @@ export function isGatewayNeeded(store: DeploymentStore): boolean {
     } catch {
       return true;
     }
-    return state !== undefined && (state.desired === 'serving' || liveLaunches(state).length > 0);
+    return state !== undefined && isActive(state);
   });
 }
 

@@ -10,7 +10,7 @@ import { GranularityKeeper } from '../pipelines/granularity-keeper.ts';
 import { Reconciler } from '../reconcile/reconciler.ts';
 import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { Scaler } from '../scaler/scaler.ts';
-import type { DeploymentState } from '../state/deployment-state.ts';
+import { type DeploymentState, isActive } from '../state/deployment-state.ts';
 import { type FindLost, keepDeployment } from './keep-deployment.ts';
 import { LostNodes } from './lost-nodes.ts';
 import { PendingJobMigrator } from './pending-job-migrator.ts';
@@ -102,12 +102,14 @@ export class Keeper {
   async round(): Promise<{ next_at_ms: number; any: boolean }> {
     const { states, unread } = await this.#readStates();
     const wanted = states.filter(({ desired }) => desired === 'serving');
-    for (const { name } of states.filter(({ desired }) => desired !== 'serving')) this.#kept.delete(name);
+    // A `stop` that was interrupted left jobs behind: this ends them.
+    const attended = states.filter(isActive);
+    for (const { name } of states.filter((state) => !isActive(state))) this.#kept.delete(name);
     // What cannot be read may want to be kept: nothing is idle meanwhile.
-    const any = wanted.length > 0 || unread;
+    const any = attended.length > 0 || unread;
     await this.#guarded('demand', async () => this.#scaler.readDemand(wanted));
     let next_at_ms = Number.POSITIVE_INFINITY;
-    for (const state of wanted)
+    for (const state of attended)
       await this.#guarded(state.name, async () => {
         next_at_ms = Math.min(next_at_ms, await this.#keep(state));
       });

@@ -118,6 +118,11 @@ export function liveLaunches(state: DeploymentState): Exclude<LaunchRecord, Ende
   return state.launches.filter((launch) => launch.phase !== 'ended');
 }
 
+/** Somebody has to look after it: it is to serve, or its jobs are still to end. */
+export function isActive(state: DeploymentState): boolean {
+  return state.desired === 'serving' || liveLaunches(state).length > 0;
+}
+
 /**
  * Launches the deployment is to consist of now; the superseded ones are on their way out, replacements have no place
  * yet, and those on idle nodes are there beyond it.
