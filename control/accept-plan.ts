@@ -90,7 +90,7 @@ function nextState(
   before: DeploymentState | undefined,
 ): DeploymentState {
   const generation = (before?.generation ?? 0) + 1;
-  const ids = launchIds(store.layout.root, spec.name, generation);
+  const ids = launchIds(store, spec.name, generation);
   return {
     format: 1,
     name: spec.name,

@@ -20,6 +20,6 @@ export async function forgetDeployment(operations: Operations, name: string): Pr
       });
     record.assertHeld();
     // With the lock in it, which nobody waits for any more.
-    store.remove(name);
+    store.forget(name);
   });
 }

@@ -177,7 +177,7 @@ async function estimateStarts(
   const { slurm_runner: runner, loaded, store, facts } = operations;
   if (!runner) return [];
   const generation = (store.load(plan.deployment)?.generation ?? 0) + 1;
-  const id = launchIds(store.layout.root, plan.deployment, generation);
+  const id = launchIds(store, plan.deployment, generation);
   const estimates: StartEstimate[] = [];
   for (const [launch, planned] of plan.launches.entries()) {
     if (isJoinedKind(planned.node_kind)) continue;

@@ -41,7 +41,7 @@ Examples:
       });
       requireFeasible(plan);
       const state = store.load(plan.deployment);
-      const ids = launchIds(store.layout.root, plan.deployment, (state?.generation ?? 0) + 1);
+      const ids = launchIds(store, plan.deployment, (state?.generation ?? 0) + 1);
       const merged = mergePlan(state?.launches ?? [], plan.launches, fingerprint, ids).filter(
         (launch) => !launch.superseded,
       );

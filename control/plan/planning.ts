@@ -25,6 +25,7 @@ import {
 } from '../../spec/plan.ts';
 import type { SiteConfig } from '../../spec/site.ts';
 import { parseSlurmDuration_s } from '../../spec/slurm-types.ts';
+import type { DeploymentStore } from '../state/deployment-store.ts';
 import { digestOf } from '../state/digest.ts';
 import { checkModels } from './check-models.ts';
 import { refuseWithoutEffect } from './engine-fields.ts';
@@ -259,11 +260,14 @@ function requireFresh(plan: Plan, now: Plan): void {
 
 /**
  * Names of launches are derived, so that `render` shows the very script that the next `deploy` submits:
- * 64 bits over where the state lies, the deployment, its generation, and what the launch is.
+ * 64 bits over where the state lies, the deployment, its generation, and what the launch is. One that was forgotten
+ * begins at generation 1 again, and Slurm may still tell of its jobs.
  */
-export function launchIds(root: string, deployment: string, generation: number) {
+export function launchIds(store: DeploymentStore, deployment: string, generation: number) {
+  const { root } = store.layout;
+  const forgotten = store.lastForgotten();
   return (fingerprint: string, index: number): string =>
-    digestOf({ root, deployment, generation, fingerprint, index }).slice(0, 16);
+    digestOf({ root, forgotten, deployment, generation, fingerprint, index }).slice(0, 16);
 }
 
 /**

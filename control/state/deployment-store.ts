@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
@@ -241,9 +242,35 @@ export class DeploymentStore {
     }
   }
 
-  /** Removes a deployment's folder. */
+  /** Removes the folder of a deployment that never had a job. */
   remove(name: string): void {
     rmSync(this.folder(name), { recursive: true, force: true });
+  }
+
+  /**
+   * Removes a deployment's folder, so that none of its launches is mistaken for one of the next deployment of its name.
+   * @throws E_STATE_FOLDER
+   */
+  forget(name: string): void {
+    const path = join(this.layout.root, forgottenName);
+    try {
+      // Of two at one moment either may stand here: that it is another than before is all that counts.
+      writeFileAtomically(path, randomBytes(8).toString('hex'));
+    } catch (error) {
+      throw stateFolderError(path, error);
+    }
+    this.remove(name);
+  }
+
+  /** Another one after each `forget`; undefined where nothing was ever forgotten. */
+  lastForgotten(): string | undefined {
+    const path = join(this.layout.root, forgottenName);
+    try {
+      return readFileSync(path, 'utf8');
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+      throw stateFolderError(path, error);
+    }
   }
 
   /**
@@ -292,6 +319,8 @@ export class DeploymentStore {
 
 /** Beside the folders of deployments, whose names begin with a letter or a digit. */
 const planLockName = '.planning.lock';
+/** Beside that folder. */
+const forgottenName = 'forgotten';
 /** How long to wait for another command that plans, ms. Lower: sooner; higher: fewer plans for the same nodes. */
 const planLockWait_ms = 15_000;
 /** How long to wait for another command that starts or ends a gateway of the site, ms. */

@@ -2,6 +2,7 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { launchIds } from '../../../control/plan/planning.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
 import type { LaunchRecord } from '../../../control/state/launch-record.ts';
 import { submitting } from '../../../control/state/launch-transitions.ts';
@@ -168,4 +169,21 @@ it('reads what the version before wrote, a launch in each phase, and writes the 
   expect(JSON.parse(JSON.stringify(read))).toEqual(JSON.parse(text));
   place.store.write(read);
   expect(JSON.parse(readFileSync(file('state'), 'utf8'))).toEqual(JSON.parse(text));
+});
+
+describe('forgetting', () => {
+  it('gives the launches of the next deployment of that name other ids', () => {
+    const ids = (name: string): string => launchIds(place.store, name, 1)('fingerprint', 0);
+    const seen = [ids('demo')];
+    for (let time = 0; time < 3; time++) {
+      place.store.prepareDeployment('demo');
+      place.store.write(deploymentState([]));
+      // As `render` tells them.
+      expect(ids('demo')).toBe(seen.at(-1));
+      place.store.forget('demo');
+      expect(place.store.list()).toEqual([]);
+      seen.push(ids('demo'));
+    }
+    expect(new Set(seen).size).toBe(4);
+  });
 });
