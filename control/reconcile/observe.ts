@@ -144,7 +144,7 @@ export async function pollJobs(
   const found = new Map<string, string[]>();
   for (const launch of live) {
     if (launch.phase !== 'submitting') continue;
-    const ids = await runner.find(launch.launch_id, launch.submitting_since_ms ?? 0, launch.array);
+    const ids = await runner.find(launch.launch_id, launch.array);
     if (ids) found.set(launch.launch_id, ids);
   }
   return { at_ms: now_ms, jobs, found };

@@ -74,12 +74,11 @@ export interface JobRunner {
    */
   submit(prepared: PreparedLaunch, script: RenderedScript): Promise<Submitted>;
   /**
-   * Jobs that carry this launch id and were submitted since then, running or ended: found after a crash
-   * between submit and writing down.
+   * Jobs that carry this launch id, running or ended: found after a crash between submit and writing down.
    * @param array given where the launch was submitted as a task of it
    * @returns undefined while the submission itself may still be on its way.
    */
-  find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined>;
+  find(launchId: string, array?: ArrayTask): Promise<string[] | undefined>;
   /**
    * Cores for a launch that no other launch has, where the runner keeps none to cores of its own; undefined where so
    * many are not free.

@@ -88,12 +88,12 @@ export class JoinedNodeRunner implements JobRunner {
     return { job_id: joinedJobId(found.node.id, launch_id), where: `joined node ${found.node.node}` };
   }
 
-  async find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined> {
+  async find(launchId: string, array?: ArrayTask): Promise<string[] | undefined> {
     const given = this.#nodes().filter(({ folder }) =>
       existsSync(join(folder, joinedNodeFiles.orders, joinedNodeFiles.order(launchId))),
     );
     if (given.length > 0) return given.map(({ node }) => joinedJobId(node.id, launchId));
-    return this.#site.find(launchId, since_ms, array);
+    return this.#site.find(launchId, array);
   }
 
   freeCores(planned: PlannedLaunch): number[] | undefined {

@@ -24,7 +24,7 @@ import { slurmSettings } from '../../spec/site.ts';
 import { expandSite, expandSitePath, siteCacheDir } from '../../spec/site-paths.ts';
 import type { Directive, JobInfo } from '../../spec/slurm-types.ts';
 import { launchFiles } from '../../spec/state-layout.ts';
-import { clockDoubt_ms, type JobRun } from '../state/job-runs.ts';
+import type { JobRun } from '../state/job-runs.ts';
 import type { ArrayTask, JobSnapshot } from '../state/job-snapshot.ts';
 import type { LoadedSite } from '../state/site-files.ts';
 import { describeAgentExit } from './agent-end.ts';
@@ -197,18 +197,16 @@ export class SlurmRunner implements JobRunner {
     checkPermissions(directives, await this.#permissions);
   }
 
-  async find(launchId: string, since_ms: number, array?: ArrayTask): Promise<string[] | undefined> {
+  async find(launchId: string, array?: ArrayTask): Promise<string[] | undefined> {
     const id = array?.array_id ?? launchId;
     // The sbatch of a command that was killed goes on by itself; as long as it runs here nobody can tell.
     const scripts = processesWithArgument((argument) => argument.endsWith(`/${id}/${launchFiles.script}`));
     const submissions = new Set(processesWithArgument((argument) => argument === '--parsable'));
     if (scripts.some((pid) => submissions.has(pid))) return undefined;
     const jobs = await this.#options.client.myJobs();
+    // By name alone: no other launch has this id, and the clocks of two hosts say nothing.
     const ours = jobs.filter(
-      (job) =>
-        (launchOfComment(job.comment) === id || job.name.endsWith(nameEnd(id))) &&
-        (array === undefined || holdsTask(job, array.task)) &&
-        (job.submit_time_ms ?? Number.POSITIVE_INFINITY) >= since_ms - clockDoubt_ms,
+      (job) => isOfLaunch(job, id) && (array === undefined || holdsTask(job, array.task)),
     );
     // Running ones first: should there be two, the reconciler keeps the first.
     const rank = (job: JobInfo): number => ['running', 'waiting', 'ending', 'ended'].indexOf(job.phase);
@@ -433,6 +431,12 @@ const visible_ms = 15_000;
  */
 function isOurs(job: JobInfo): boolean {
   return job.comment?.startsWith('hpcserve:') === true || /-(?=\d*[a-f])[0-9a-f]{8}$/.test(job.name);
+}
+
+/** The comment has the whole id, the name a part of it. */
+function isOfLaunch({ comment, name }: JobInfo, id: string): boolean {
+  const launch = launchOfComment(comment);
+  return launch === undefined ? name.endsWith(nameEnd(id)) : launch === id;
 }
 
 /** Job names end so, which finds a job where a site keeps comments for itself. */

@@ -53,7 +53,7 @@ class ArrayRunner extends ScriptedRunner {
     return super.admit(count);
   }
 
-  override async find(launchId: string, _since_ms?: number, array?: ArrayTask): Promise<string[]> {
+  override async find(launchId: string, array?: ArrayTask): Promise<string[]> {
     return super.find(array ? `${array.array_id}/${array.task}` : launchId);
   }
 }
