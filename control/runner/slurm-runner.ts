@@ -426,11 +426,11 @@ const drain_s_max = 20;
 /** How long a job that sbatch got through may take to show in squeue, ms. */
 const visible_ms = 15_000;
 /**
- * Jobs of this tool, also where a site keeps comments for itself. Eight digits without a letter are a day in the name
- * of another job; one in forty of ours ends so.
+ * Jobs of this tool, also where a site keeps comments for itself. Eight digits from 19 or 20 on are a day in the name
+ * of another job; one in two thousand of ours ends so.
  */
 function isOurs(job: JobInfo): boolean {
-  return job.comment?.startsWith('hpcserve:') === true || /-(?=\d*[a-f])[0-9a-f]{8}$/.test(job.name);
+  return job.comment?.startsWith('hpcserve:') === true || /-(?!(?:19|20)\d{6}$)[0-9a-f]{8}$/.test(job.name);
 }
 
 /** The comment has the whole id, the name a part of it. */

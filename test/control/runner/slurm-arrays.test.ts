@@ -69,7 +69,7 @@ it('asks nobody offline', async () => {
 });
 
 it('counts every task of an array against limits.max_jobs', async () => {
-  const site = siteSchema.parse({ name: 'here', kind: 'slurm', limits: { max_jobs: 10 } });
+  const site = siteSchema.parse({ name: 'here', kind: 'slurm', limits: { max_jobs: 11 } });
   const job = (id: string, state: string, name = 'many-0123abcd'): string => {
     const times = ['N/A', 'N/A', 'N/A', '1:00', '0', '0'];
     return `${[id, id, 'N/A', state, 'None', '', '', name, 'ada', '(null)', '(null)', 'p', ...times].join('\u001f')}\u001e\n`;
@@ -81,6 +81,9 @@ it('counts every task of an array against limits.max_jobs', async () => {
     job('8', 'RUNNING', 'of-somebody-else'),
     // People put the day into the names of their jobs.
     job('9_[0-999]', 'PENDING', 'climate-20261129'),
+    job('10_[0-999]', 'PENDING', 'climate-19991231'),
+    // No day: the id of a launch need not have a letter.
+    job('11', 'RUNNING', 'many-31415926'),
   ].join('');
   const commands = {
     run: async (argv: readonly string[]) => ({
@@ -99,6 +102,6 @@ it('counts every task of an array against limits.max_jobs', async () => {
   expect(await counting.admit(1, 4)).toBe(1);
   await expect(counting.admit(1, 5)).rejects.toMatchObject({
     code: 'E_JOBS_LIMIT',
-    details: { queued: 6, wanted: 5, max_jobs: 10 },
+    details: { queued: 7, wanted: 5, max_jobs: 11 },
   });
 });
