@@ -1,5 +1,5 @@
 /** Where a person's shell goes: into the job of a deployment, beside what runs there. */
-import { expandHostlist } from '../slurm/hostlist.ts';
+import { readHostlist } from '../slurm/hostlist.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { nearest } from '../spec/nearest.ts';
 import { pollJobs } from './reconcile/observe.ts';
@@ -33,7 +33,7 @@ export async function shellPlaces(operations: Operations): Promise<ShellPlace[]>
       // Who brought a node along without a job of Slurm has the only way to it.
       const joined = isJoinedKind(planned.node_kind);
       if (joined && (job.job_number === undefined || loaded.site.kind !== 'slurm')) continue;
-      for (const [index, node] of expandHostlist(job.nodes ?? '').entries()) {
+      for (const [index, node] of (readHostlist(job.nodes ?? '') ?? []).entries()) {
         const units = planned.units.filter(({ node_index }) => node_index === index);
         places.push({
           deployment,

@@ -1,6 +1,6 @@
 /** What a cluster consists of: partitions, groups of like nodes, and the controller's settings. */
 import { parseSlurmDuration_s } from '../spec/slurm-types.ts';
-import { expandHostlist } from './hostlist.ts';
+import { readHostlist } from './hostlist.ts';
 import { longFormat, parseLongFormat, parseScontrolLine, parseUtcTime_ms, present } from './text-format.ts';
 
 /** Nodes of one partition that are alike and in the same state. */
@@ -96,12 +96,15 @@ export const sinfoFormat = longFormat(sinfoFields);
 export function parseSinfo(output: string): NodeGroup[] {
   return parseLongFormat('sinfo', sinfoFields, output)
     .filter((row) => row.NodeList !== '')
-    .map((row) => {
+    .flatMap((row) => {
+      const nodes = readHostlist(row.NodeList);
+      // What cannot be named is not planned with.
+      if (nodes === undefined) return [];
       const [allocated = 0, idle = 0, other = 0, total = 0] = row.CPUsState.split('/').map(Number);
       return {
         partition: row.PartitionName,
         node_list: row.NodeList,
-        nodes: expandHostlist(row.NodeList),
+        nodes,
         states: parseNodeStates(row.StateComplete),
         features: (present(row.Features) ?? '').split(',').filter((word) => word !== ''),
         gres: parseGres(row.Gres),

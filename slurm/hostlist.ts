@@ -12,6 +12,16 @@ export function expandHostlist(list: string): string[] {
   return splitOutsideBrackets(text).flatMap(expandOne);
 }
 
+/** As `expandHostlist`; undefined for a list of a form that nobody knows, which spoils no other line of an answer. */
+export function readHostlist(list: string): string[] | undefined {
+  try {
+    return expandHostlist(list);
+  } catch (error) {
+    if (error instanceof RangeError) return undefined;
+    throw error;
+  }
+}
+
 function splitOutsideBrackets(list: string): string[] {
   const parts: string[] = [];
   let depth = 0;

@@ -1,5 +1,5 @@
 /** Nodes that are promised to others: to pending jobs, by Slurm's own expectation, and to reservations. */
-import { expandHostlist } from './hostlist.ts';
+import { readHostlist } from './hostlist.ts';
 import { longFormat, parseLongFormat, parseScontrolLine, parseUtcTime_ms, present } from './text-format.ts';
 
 /** A pending job as `squeue --start` shows it. */
@@ -29,7 +29,7 @@ export function parseExpectedStarts(output: string): ExpectedStart[] {
     const start_time_ms = parseUtcTime_ms(row.StartTime);
     const nodes = present(row.SchedNodes);
     if (start_time_ms === undefined || nodes === undefined) return [];
-    return [{ job_id: row.JobID, start_time_ms, nodes: expandHostlist(nodes) }];
+    return [{ job_id: row.JobID, start_time_ms, nodes: readHostlist(nodes) ?? [] }];
   });
 }
 
@@ -42,6 +42,6 @@ export function parseReservations(output: string): SlurmReservation[] {
     const end_time_ms = parseUtcTime_ms(pairs.get('EndTime'));
     const nodes = present(pairs.get('Nodes'));
     if (name === undefined || start_time_ms === undefined || end_time_ms === undefined) return [];
-    return [{ name, start_time_ms, end_time_ms, nodes: nodes === undefined ? [] : expandHostlist(nodes) }];
+    return [{ name, start_time_ms, end_time_ms, nodes: readHostlist(nodes ?? '') ?? [] }];
   });
 }

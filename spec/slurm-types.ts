@@ -63,11 +63,13 @@ export const jobStates = [
   'BOOT_FAIL',
   'DEADLINE',
   'OUT_OF_MEMORY',
+  /** In the place of a word that this version does not know. */
+  'UNKNOWN',
 ] as const;
 export type JobState = (typeof jobStates)[number];
 
-/** What a state means for someone who waits for the job. */
-export type SlurmJobPhase = 'waiting' | 'running' | 'ending' | 'ended';
+/** What a state means for someone who waits for the job; of an unknown one nothing follows. */
+export type SlurmJobPhase = 'waiting' | 'running' | 'ending' | 'ended' | 'unknown';
 
 export function jobPhase(state: JobState): SlurmJobPhase {
   switch (state) {
@@ -90,6 +92,8 @@ export function jobPhase(state: JobState): SlurmJobPhase {
     case 'COMPLETING':
     case 'STAGE_OUT':
       return 'ending';
+    case 'UNKNOWN':
+      return 'unknown';
     default:
       return 'ended';
   }

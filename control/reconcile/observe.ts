@@ -98,7 +98,7 @@ export interface Observation {
 /** Jobs as of one poll; asked for less often than state files are read. */
 export interface JobPoll {
   at_ms: number;
-  /** The scheduler did not answer: `jobs` are what was known before. */
+  /** The scheduler did not answer, or not of each of them: `jobs` are what was known before, or the others. */
   problem?: string;
   jobs: ReadonlyMap<string, JobSnapshot>;
   found: ReadonlyMap<string, string[]>;
@@ -147,7 +147,11 @@ export async function pollJobs(
     const ids = await runner.find(launch.launch_id, launch.array);
     if (ids) found.set(launch.launch_id, ids);
   }
-  return { at_ms: now_ms, jobs, found };
+  const unknown = asked.flatMap(({ job_id }) => (jobs.has(job_id) ? [] : job_id));
+  const poll: JobPoll = { at_ms: now_ms, jobs, found };
+  if (unknown.length > 0)
+    poll.problem = `shown as last known, for Slurm has a word for its state that this version does not know: job ${unknown.join(', ')}`;
+  return poll;
 }
 
 /** Jobs of everything that is not over. */

@@ -88,7 +88,7 @@ export interface JobRunner {
   readonly arrays?: JobArrays;
   /** Seconds that running answers have between the signal and the end of a job; undefined: as the agent has it. */
   drainTime_s?(planned: PlannedLaunch): Promise<number | undefined>;
-  /** One batched question for all ids; every id is answered. */
+  /** One batched question for all ids; one is missing in the answer where nobody can say what state it is in. */
   poll(jobs: readonly { job_id: string; launch_folder: string }[]): Promise<Map<string, JobSnapshot>>;
   /**
    * Runs that have ended, as the scheduler's accounting has them, those too that ended with the job back in the queue;

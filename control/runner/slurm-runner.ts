@@ -209,7 +209,8 @@ export class SlurmRunner implements JobRunner {
       (job) => isOfLaunch(job, id) && (array === undefined || holdsTask(job, array.task)),
     );
     // Running ones first: should there be two, the reconciler keeps the first.
-    const rank = (job: JobInfo): number => ['running', 'waiting', 'ending', 'ended'].indexOf(job.phase);
+    const rank = (job: JobInfo): number =>
+      ['running', 'waiting', 'unknown', 'ending', 'ended'].indexOf(job.phase);
     const found = ours
       .sort((a, b) => rank(a) - rank(b))
       .map(({ base_job_id }) => (array === undefined ? base_job_id : taskId(base_job_id, array.task)));
@@ -225,10 +226,12 @@ export class SlurmRunner implements JobRunner {
       else byBase.set(info.base_job_id, [info]);
     }
     return new Map(
-      jobs.map(({ job_id }) => {
+      jobs.flatMap(({ job_id }): [string, JobSnapshot][] => {
         const { base } = parseJobNumber(job_id) ?? { base: job_id };
         const info = byBase.get(base)?.find((each) => tellsOf(each, job_id));
-        return [job_id, info ? snapshotOf(info, job_id) : forgotten(job_id)];
+        if (info === undefined) return [[job_id, forgotten(job_id)]];
+        const { phase } = info;
+        return phase === 'unknown' ? [] : [[job_id, snapshotOf({ ...info, phase }, job_id)]];
       }),
     );
   }
@@ -446,7 +449,9 @@ function nameEnd(launchId: string): string {
 
 const phases = { waiting: 'pending', running: 'running', ending: 'completing', ended: 'ended' } as const;
 
-function snapshotOf(job: JobInfo, job_id: string): JobSnapshot {
+type KnownJob = JobInfo & { phase: keyof typeof phases };
+
+function snapshotOf(job: KnownJob, job_id: string): JobSnapshot {
   const { state, start_time_ms, time_limit_s, restart_count, account } = job;
   const phase = phases[job.phase];
   const common = { job_id, phase, state, nodes: job.node_list || undefined, account, restart_count };

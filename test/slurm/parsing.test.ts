@@ -150,12 +150,21 @@ describe('squeue', () => {
     expect(parseExit('')).toEqual({});
   });
 
-  test('another number of columns, or an unknown state, is an error and not a guess', () => {
+  test('another number of columns is an error and not a guess', () => {
     expect(() => parseSqueue(row(columns.slice(1)))).toThrowError(
       expect.objectContaining({ code: 'E_SLURM_ANSWER' }),
     );
-    expect(() => parseSqueue(row(columns.with(3, 'SLEEPING')))).toThrowError(/SLEEPING/);
-    expect(parseJobState('CANCELLED+', 'sacct')).toBe('CANCELLED');
+    expect(parseJobState('CANCELLED+')).toBe('CANCELLED');
+  });
+
+  test('a state or a node list of a form that nobody knows spoils no other line', () => {
+    const asleep = columns.with(3, 'SLEEPING').with(0, '43').with(1, '43');
+    const odd = columns.with(3, 'RUNNING').with(6, 'n[1-').with(0, '44').with(1, '44');
+    expect(parseSqueue(row(asleep) + row(odd) + row(columns))).toMatchObject([
+      { job_id: '43', state: 'UNKNOWN', phase: 'unknown' },
+      { job_id: '44', state: 'RUNNING', phase: 'running', node_list: 'n[1-', nodes: [] },
+      { job_id: '42', state: 'PENDING', phase: 'waiting' },
+    ]);
   });
 
   test('the format asks for full width and ends rows with the record separator', () => {
@@ -254,6 +263,7 @@ test('sinfo and GRES in the forms of several sites', () => {
       cpu_counts: { allocated: 64, idle: 192, other: 0, total: 256 },
     },
   ]);
+  expect(parseSinfo(row(columns.with(1, 'n[1-')) + row(columns))).toMatchObject([{ node_list: 'n[1-4]' }]);
   // What a node that does not answer is in: up to 20.11 a sign, then a word.
   for (const shown of ['MIXED*', 'MIXED+NOT_RESPONDING', 'mixed*+not_responding'])
     expect(parseSinfo(row(columns.with(2, shown)))[0]!.states).toEqual(['mixed', 'not_responding']);

@@ -64,6 +64,19 @@ describe('reconciler', () => {
     expect(runner.submitted).toHaveLength(1);
   });
 
+  it('leaves a job alone of which nobody can say what state it is in, and says so', async () => {
+    given(deploymentState([launchRecord(1)]));
+    const loop = reconciler();
+    await loop.pass('demo');
+    runner.poll = async () => new Map();
+    now_ms += 60_000;
+    const { state, observation } = await loop.pass('demo');
+    expect(state.launches).toMatchObject([{ phase: 'submitted' }]);
+    expect(observation.problems).toContainEqual(expect.stringMatching(/does not know: job 1$/));
+    expect(runner.submitted).toHaveLength(1);
+    expect(runner.cancelled).toEqual([]);
+  });
+
   it('never submits twice when the command dies between sbatch and writing its answer down', async () => {
     given(deploymentState([launchRecord(1)]));
     runner.failAfter = () =>

@@ -46,3 +46,7 @@ it('of a job that Slurm still cleans up it is known since when', async () => {
     ended_at_ms: Date.UTC(2026, 10, 21, 12, 30),
   });
 });
+
+it('of a job whose state this version does not know nothing is said, so that it is not taken for over', async () => {
+  expect(await polled('SLEEPING', '1:00:00')).toBeUndefined();
+});
