@@ -23,7 +23,7 @@ export interface ShellPlace {
 export async function shellPlaces(operations: Operations): Promise<ShellPlace[]> {
   const { loaded, store, runner, now_ms } = operations;
   const places: ShellPlace[] = [];
-  const states = store.list().map((name) => store.require(name));
+  const { states } = store.loadAll();
   const { jobs } = await pollJobs(states, store, runner, now_ms());
   for (const state of states) {
     const deployment = state.name;

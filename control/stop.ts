@@ -36,17 +36,18 @@ export async function stopDeployment(
   }
   await waitForEnd(operations, name, liveLaunches, options.timeout_ms ?? endTimeout_ms);
   if (!options.keep_gateway && !isGatewayNeeded(store)) await stopGateway(operations);
+  for (const error of store.loadAll().unreadable)
+    emit({ at_ms: now_ms(), kind: 'warning', message: [error.message, ...error.because].join(': ') });
   // One in the gateway's job ends with it.
   if (loaded.site.keeper.place !== 'job' && !isKeeperNeeded(store))
     await stopKeeper(store.layout, operations, () => isKeeperNeeded(store));
   emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
 }
 
+/** One whose file cannot be read may want to be kept. */
 function isKeeperNeeded(store: DeploymentStore): boolean {
-  return store.list().some((name) => {
-    const state = store.load(name);
-    return state !== undefined && isActive(state);
-  });
+  const { states, unreadable } = store.loadAll();
+  return unreadable.length > 0 || states.some(isActive);
 }
 
 /** Nothing can be written down (a full disk): jobs can be ended all the same. */

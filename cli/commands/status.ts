@@ -15,6 +15,7 @@ import {
   reportDeployments,
   reportGateway,
 } from '../../control/status.ts';
+import type { ErrorJson } from '../../spec/errors/error.ts';
 import { loadPhaseWords } from '../../spec/session-record.ts';
 import type { CliContext } from '../context.ts';
 import { confirmationLines, expectationLines } from '../format/confirmation.ts';
@@ -88,12 +89,14 @@ interface Report {
   /** Whether a model wants replicas on idle nodes, and when somebody last looked for such nodes. */
   scavenger: { wanted: boolean; looked_ms?: number };
   deployments: DeploymentReport[];
+  /** What is wrong with deployments whose files cannot be read; absent where all can. */
+  unreadable?: ErrorJson[];
 }
 
 async function look(operations: Operations, name: string | undefined, nodeKinds: NodeKinds): Promise<Report> {
   const { store, loaded } = operations;
-  const states =
-    name === undefined ? store.list().flatMap((each) => store.load(each) ?? []) : [store.require(name)];
+  const { states, unreadable } =
+    name === undefined ? store.loadAll() : { states: [store.require(name)], unreadable: [] };
   const [deployments, gateway] = await Promise.all([
     reportDeployments(operations, states, nodeKinds),
     reportGateway(operations),
@@ -101,13 +104,15 @@ async function look(operations: Operations, name: string | undefined, nodeKinds:
   const scavenger: Report['scavenger'] = { wanted: states.some(wantsIdleNodes) };
   const { looked_ms } = readHistory(store.layout);
   if (looked_ms !== undefined) scavenger.looked_ms = looked_ms;
-  return {
+  const report: Report = {
     site: loaded.site.name,
     gateway,
     keeper: inspectKeeper(store.layout),
     scavenger,
     deployments,
   };
+  if (unreadable.length > 0) report.unreadable = unreadable.map((error) => error.toJSON());
+  return report;
 }
 
 /** On a terminal the screen is redrawn; elsewhere each change follows the last. */
@@ -132,7 +137,7 @@ const phaseStyle: Record<DeploymentReport['phase'], StyleName> = {
 
 function render(
   context: CliContext,
-  { site, gateway, keeper, scavenger, deployments }: Report,
+  { site, gateway, keeper, scavenger, deployments, unreadable = [] }: Report,
   whole: boolean,
 ): string[] {
   const colour = context.colour && context.tty.stdout;
@@ -141,7 +146,10 @@ function render(
     ...keeperLine(keeper, deployments),
     ...backfillLine(scavenger, context.now_ms()),
   ];
-  if (deployments.length === 0) lines.push('no deployments; start one with: hpcserve deploy model.yaml');
+  for (const { what, because } of unreadable)
+    lines.push(style('red', [what, ...because].map(printable).join(': '), colour));
+  if (deployments.length + unreadable.length === 0)
+    lines.push('no deployments; start one with: hpcserve deploy model.yaml');
   for (const report of deployments) {
     const age = formatDuration(context.now_ms() - report.created_at_ms);
     lines.push(

@@ -6,7 +6,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { GatewayEndpoint, StateLayout } from '../../spec/state-layout.ts';
 import type { Operations } from '../runner/operations.ts';
 import type { CredentialFile } from '../state/credentials.ts';
-import { type DeploymentState, isActive } from '../state/deployment-state.ts';
+import { isActive } from '../state/deployment-state.ts';
 import type { DeploymentStore } from '../state/deployment-store.ts';
 import { GatewayAdmin, listModels } from './admin.ts';
 import type { GatewayAddress } from './client.ts';
@@ -167,15 +167,8 @@ export async function stopGateway(operations: Operations, number?: number): Prom
 
 /** Whether any deployment of the site still wants, or has, jobs; one whose file cannot be read may. */
 export function isGatewayNeeded(store: DeploymentStore): boolean {
-  return store.list().some((name) => {
-    let state: DeploymentState | undefined;
-    try {
-      state = store.load(name);
-    } catch {
-      return true;
-    }
-    return state !== undefined && isActive(state);
-  });
+  const { states, unreadable } = store.loadAll();
+  return unreadable.length > 0 || states.some(isActive);
 }
 
 /** The person's key for this gateway: the kept one if it still works, else a new one, which is kept. */

@@ -163,6 +163,20 @@ export class DeploymentStore {
     return parsed.data;
   }
 
+  /** Every deployment that can be read, and what is wrong with each of the others. @throws E_STATE_FOLDER */
+  loadAll(): { states: DeploymentState[]; unreadable: HpcserveError[] } {
+    const states: DeploymentState[] = [];
+    const unreadable: HpcserveError[] = [];
+    for (const name of this.list())
+      try {
+        const state = this.load(name);
+        if (state) states.push(state);
+      } catch (error) {
+        unreadable.push(HpcserveError.from(error));
+      }
+    return { states, unreadable };
+  }
+
   /** @throws E_DEPLOYMENT_UNKNOWN with the nearest name. */
   require(name: string): DeploymentState {
     const state = this.load(name);
