@@ -71,6 +71,7 @@ export function openOperations(input: OperationsInput): Operations {
     site: input.loaded,
     client: slurm,
     environment: input.facts.environment,
+    now_ms: input.now_ms,
     pace: new SubmissionPace({
       folder: input.loaded.layout.root,
       per_minute: input.loaded.site.limits.submissions_per_minute,

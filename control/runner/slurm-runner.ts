@@ -44,6 +44,8 @@ export interface SlurmRunnerOptions {
   client: SlurmClient;
   environment: Readonly<Record<string, string | undefined>>;
   pace: Pick<SubmissionPace, 'room' | 'take'>;
+  /** Default: the clock of this host. */
+  now_ms?: () => number;
   /** `slurm:` of model.yaml with flags and environment merged in. */
   overrides?: SlurmOverrides;
   /** Where a key of `overrides` was set. */
@@ -56,12 +58,14 @@ export class SlurmRunner implements JobRunner {
   readonly poll_interval_ms: number;
   readonly settle_ms: number;
   readonly #options: SlurmRunnerOptions;
-  #permissions: Promise<Permissions> | undefined;
+  readonly #now_ms: () => number;
+  #permissions: { asked_at_ms: number; answer: Promise<Permissions> } | undefined;
   #tasks_max: Promise<number> | undefined;
   #graces_s: Promise<{ kill_wait_s: number; by_partition: ReadonlyMap<string, number> }> | undefined;
 
   constructor(options: SlurmRunnerOptions) {
     this.#options = options;
+    this.#now_ms = options.now_ms ?? Date.now;
     const { poll_interval_s, command_timeout_s } = slurmSettings(options.site.site);
     this.poll_interval_ms = poll_interval_s * 1000;
     this.settle_ms = command_timeout_s * 1000 + visible_ms;
@@ -185,16 +189,30 @@ export class SlurmRunner implements JobRunner {
   }
 
   /**
-   * Names that Slurm does not know for this user are refused here, with those that it does; asked once.
+   * Names that Slurm does not know for this user are refused here, with those that it does. What is to be refused is
+   * asked again: an operator may have restored it meanwhile.
    * @throws as `checkPermissions`
    */
   async #checkPermissions(directives: readonly Directive[]): Promise<void> {
     if (!directives.some(({ name }) => ['account', 'qos', 'reservation'].includes(name))) return;
-    this.#permissions ??= this.#options.client.permissions();
-    this.#permissions.catch(() => {
+    const known = this.#knownPermissions();
+    try {
+      checkPermissions(directives, await known.answer);
+    } catch (refused) {
+      if (this.#now_ms() - known.asked_at_ms < permissionsAgain_ms) throw refused;
       this.#permissions = undefined;
+      checkPermissions(directives, await this.#knownPermissions().answer);
+    }
+  }
+
+  #knownPermissions(): { asked_at_ms: number; answer: Promise<Permissions> } {
+    if (this.#permissions) return this.#permissions;
+    const asked = { asked_at_ms: this.#now_ms(), answer: this.#options.client.permissions() };
+    this.#permissions = asked;
+    asked.answer.catch(() => {
+      if (this.#permissions === asked) this.#permissions = undefined;
     });
-    checkPermissions(directives, await this.#permissions);
+    return asked;
   }
 
   async find(launchId: string, array?: ArrayTask): Promise<string[] | undefined> {
@@ -426,6 +444,11 @@ function installFolder(
  */
 const drain_s_min = 1;
 const drain_s_max = 20;
+/**
+ * What a person may name in a script is asked for again after so long, where it would be refused, ms. Lower: what was
+ * restored is used sooner; higher: fewer questions to slurmdbd while it is missing.
+ */
+const permissionsAgain_ms = 60_000;
 /** How long a job that sbatch got through may take to show in squeue, ms. */
 const visible_ms = 15_000;
 /**
