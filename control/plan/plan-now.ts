@@ -66,7 +66,7 @@ export async function planningInput(
       message: `Slurm was not asked; this is from the site config alone (${unasked})`,
     });
   const offline = unasked !== undefined;
-  const offered = offersOf(loaded.site, live, facts.environment);
+  const offered = offersOf(loaded.site, live, facts.environment, spec.slurm?.reservation);
   const before = store.load(spec.name);
   const own = new Set(before?.launches.map(({ launch_id }) => launch_id));
   const expected =

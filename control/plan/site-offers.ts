@@ -16,16 +16,20 @@ import { givenWhole } from './whole-nodes.ts';
 const localMemoryShare = 0.8;
 const gigabyte = 1e9;
 
-/** One offer for each node kind and each of its device entries. */
+/**
+ * One offer for each node kind and each of its device entries.
+ * @param reservation that the deployment names; absent: as the site config says
+ */
 export function offersOf(
   site: SiteConfig,
   live: LiveFacts | undefined,
   environment: Readonly<Record<string, string | undefined>>,
+  reservation?: string,
 ): NodeKindOffer[] {
   const kinds = site.kind === 'local' ? localKinds(site, environment) : site.node_kinds;
   const offers = kinds.flatMap((kind) =>
     devicesOf(site, kind, live).map((device) => ({
-      offer: offerOf(site, kind, device, live, environment),
+      offer: offerOf(site, kind, device, live, environment, reservation),
       kind,
       nodes: nodeNames(live ? usableNodes(nodesOfKind(site, kind, live)) : []),
     })),
@@ -127,14 +131,16 @@ function offerOf(
   device: DeviceConfig,
   live: LiveFacts | undefined,
   environment: Readonly<Record<string, string | undefined>>,
+  reservation = reservationOf(site, kind),
 ): NodeKindOffer {
   const nodes = live ? nodesOfKind(site, kind, live) : [];
   const usable = usableNodes(nodes);
+  const open = openNodes(usable, reservation);
   const counts = live
     ? {
         nodes_total: nodeNames(usable).size,
-        nodes_idle: nodeNames(usable.filter((group) => group.states.includes('idle'))).size,
-        free: freeSpace(site, kind, device, usable),
+        nodes_idle: nodeNames(open.filter((group) => group.states.includes('idle'))).size,
+        free: freeSpace(site, kind, device, open),
       }
     : { nodes_total: kind.count ?? (site.kind === 'local' ? 1 : Number.MAX_SAFE_INTEGER) };
   const agents = site.kind === 'local' ? (kind.count ?? 1) : 1;
@@ -239,7 +245,8 @@ export function freeNodes(site: SiteConfig, kind: NodeKind, live: LiveFacts): Fr
   const [device] = devicesOf(site, kind, live);
   if (!device) return [];
   const seen = new Set<string>();
-  return usableNodes(nodesOfKind(site, kind, live)).flatMap((group) => {
+  const usable = usableNodes(nodesOfKind(site, kind, live));
+  return openNodes(usable, reservationOf(site, kind)).flatMap((group) => {
     const nodes = group.nodes.filter((node) => !seen.has(node));
     for (const node of nodes) seen.add(node);
     // Nodes of a group are alike in what is free on them too.
@@ -250,6 +257,17 @@ export function freeNodes(site: SiteConfig, kind: NodeKind, live: LiveFacts): Fr
 
 function usableNodes(groups: readonly LiveNodes[]): LiveNodes[] {
   return groups.filter((group) => !group.states.some((state) => unusable.has(state)));
+}
+
+/** Nodes in a reservation are there for jobs that name one; others wait until it is over. */
+function openNodes(groups: readonly LiveNodes[], reservation: string | undefined): readonly LiveNodes[] {
+  return reservation === undefined ? groups.filter(({ states }) => !states.includes('reserved')) : groups;
+}
+
+function reservationOf(site: SiteConfig, kind: NodeKind): string | undefined {
+  return (
+    kind.slurm?.reservation ?? (site.kind === 'slurm' ? slurmSettings(site).defaults.reservation : undefined)
+  );
 }
 
 function nodeNames(groups: readonly LiveNodes[]): Set<string> {
