@@ -5,12 +5,21 @@ import type { SiteConfig } from './site.ts';
 
 /**
  * `text` with a leading `~` and every `$NAME` or `${NAME}` replaced from `environment`.
- * @throws E_CONFIG_MISSING when a variable is not set: an empty replacement would point somewhere else.
+ * @throws E_CONFIG_MISSING when a variable is not set: an empty replacement would point somewhere else;
+ *   E_CONFIG_UNSUPPORTED for the home of somebody else
  */
 export function expandSitePath(
   text: string,
   environment: Readonly<Record<string, string | undefined>>,
 ): string {
+  const [, user] = /^~([^/]+)/.exec(text) ?? [];
+  if (user !== undefined)
+    throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+      what: `the path ${text} is below the home of ${user}, which is not looked up`,
+      because: 'of homes, a site config can name that of the person who runs hpcserve: ~/…',
+      try: [`write it in full (echo ~${user} says where it is)`, `or ./${text}, where a folder is called so`],
+      details: { path: text },
+    });
   const withHome = text === '~' || text.startsWith('~/') ? `$HOME${text.slice(1)}` : text;
   return withHome.replace(/\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))/g, (_, braced, bare) => {
     const name: string = braced ?? bare;

@@ -27,16 +27,18 @@ export function listSites(places: SitePlaces): ListedSite[] {
   ];
   return folders.flatMap(([origin, folder]) =>
     yamlFiles(folder).map((file) => ({
-      name: file.slice(0, -'.yaml'.length),
+      name: file.replace(yamlEnd, ''),
       path: join(folder, file),
       origin,
     })),
   );
 }
 
+const yamlEnd = /\.ya?ml$/;
+
 function yamlFiles(folder: string): string[] {
   if (!existsSync(folder)) return [];
   return readdirSync(folder)
-    .filter((name) => name.endsWith('.yaml') && !name.startsWith('.'))
+    .filter((name) => yamlEnd.test(name) && !name.startsWith('.'))
     .sort();
 }
