@@ -250,6 +250,37 @@ describe('tools', () => {
     expect(days).toBeGreaterThanOrEqual(1);
   });
 
+  it('allowed: some of the functions, whether or not one must be called', async () => {
+    const choose = (mode: 'auto' | 'required') => ({
+      type: 'allowed_tools' as const,
+      allowed_tools: { mode, tools: [{ type: 'function', function: { name: 'clock' } }] },
+    });
+    for (const seed of [1, 2, 3, 4]) {
+      const answer = await ask({ ...body, seed, tool_choice: choose('required') });
+      for (const call of shapes.chatCompletion.parse(answer).choices[0]!.message.tool_calls!)
+        expect(call.function.name).toBe('clock');
+    }
+    const prompt_tokens = async (more: ChatBody) =>
+      (await ask({ ...body, max_completion_tokens: 1, ...more })).usage!.prompt_tokens;
+    // A call that must be made is bound to what is allowed; an answer that may be text is told of nothing else.
+    expect(await prompt_tokens({ tool_choice: choose('required') })).toBe(await prompt_tokens({}));
+    expect(await prompt_tokens({ tool_choice: choose('auto') })).toBe(
+      await prompt_tokens({ tools: [clock] }),
+    );
+    const other = [{ type: 'function', function: { name: 'other' } }];
+    for (const [param, allowed_tools] of [
+      ['tool_choice.allowed_tools.tools.0.function.name', { mode: 'auto', tools: other }],
+      ['tool_choice.allowed_tools.tools', { mode: 'required', tools: [] }],
+      ['tool_choice.allowed_tools.mode', { tools: [] }],
+      ['tool_choice.allowed_tools', undefined],
+    ]) {
+      const tool_choice = { type: 'allowed_tools', allowed_tools };
+      const response = await stage.post(chatPath, { ...body, tool_choice });
+      const { error } = (await response.json()) as { error: { param: string } };
+      expect([response.status, error.param]).toEqual([400, param]);
+    }
+  });
+
   it('streamed: the name once, arguments in pieces, calls told apart by index', async () => {
     const more = { ...body, tool_choice: 'required' as const };
     const whole = await ask(more);

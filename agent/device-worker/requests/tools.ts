@@ -39,20 +39,39 @@ export function readTools(body: BodyReader, format: ToolFormat | undefined): Too
       try: 'leave out `tools`, or choose a model that was trained to call tools',
       details: { param: 'tools' },
     });
-  const names = tools.map(({ name }) => name);
-  const allowed = typeof choice === 'string' ? tools : tools.filter(({ name }) => name === choice.name);
-  const several = parallel && typeof choice === 'string' && !as_function;
+  const allowed = tools.filter(({ name }) => mayBeCalled(name, choice));
+  if (allowed.length === 0) return undefined;
+  const several = parallel && (typeof choice === 'string' || 'names' in choice) && !as_function;
+  const forced = (typeof choice === 'string' ? choice : choice.mode) === 'required';
+  const all = definitions ?? body.list('tools')!;
   return {
-    definitions: definitions ?? body.list('tools')!,
+    // What is allowed binds a call that must be made; a model that may also write text is shown no other function.
+    definitions: forced ? all : all.filter((_, index) => mayBeCalled(tools[index]!.name, choice)),
     format,
-    names,
+    names: (forced ? tools : allowed).map(({ name }) => name),
     as_function,
     calls: toolCalls(format, allowed, several, body.warnings),
-    forced: choice !== 'auto',
+    forced,
   };
 }
 
-type Choice = 'none' | 'auto' | 'required' | { name: string };
+type Choice = 'none' | 'auto' | 'required' | NamedChoice | AllowedTools;
+
+interface NamedChoice {
+  mode: 'required';
+  name: string;
+}
+
+/** Some of the functions, as OpenAI's `allowed_tools`. */
+interface AllowedTools {
+  mode: 'auto' | 'required';
+  names: ReadonlySet<string>;
+}
+
+function mayBeCalled(name: string, choice: Choice): boolean {
+  if (typeof choice === 'string') return choice !== 'none';
+  return 'names' in choice ? choice.names.has(name) : choice.name === name;
+}
 
 function readOffered(
   body: BodyReader,
@@ -80,7 +99,8 @@ function readFunctions(
   if (typeof choice === 'string')
     return body.refuse('function_call', 'must be none, auto, or an object that names a function');
   const reader = new BodyReader(choice, 'function_call');
-  return { tools, choice: { name: named(reader, reader.string('name'), 'name', tools, 'functions') } };
+  const name = named(reader, reader.string('name'), 'name', tools, 'functions');
+  return { tools, choice: { mode: 'required', name } };
 }
 
 function checkCount(body: BodyReader, param: string, { length }: readonly Json[]): void {
@@ -140,9 +160,30 @@ function readChoice(body: BodyReader, tools: readonly ToolFunction[]): Choice {
   if (typeof choice === 'string')
     return body.refuse('tool_choice', 'must be none, auto, required, or an object that names a function');
   const reader = new BodyReader(choice, 'tool_choice');
-  reader.oneOf('type', ['function']);
-  const name = reader.object('function')?.string('name');
-  return { name: named(reader, name, 'function.name', tools, 'tools') };
+  if (reader.oneOf('type', ['function', 'allowed_tools']) === 'allowed_tools')
+    return readAllowed(reader, tools);
+  return { mode: 'required', name: readNamed(reader, tools) };
+}
+
+function readAllowed(choice: BodyReader, tools: readonly ToolFunction[]): AllowedTools {
+  const reader = choice.object('allowed_tools');
+  if (!reader) return choice.refuse('allowed_tools', 'is required');
+  const mode = reader.oneOf('mode', ['auto', 'required']);
+  if (mode === undefined) return reader.refuse('mode', 'is required');
+  const listed = reader.list('tools');
+  if (!listed) return reader.refuse('tools', 'is required');
+  const names = listed.map((tool, index) => {
+    const one = new BodyReader(tool, reader.path(`tools.${index}`));
+    one.oneOf('type', ['function']);
+    return readNamed(one, tools);
+  });
+  if (mode === 'required' && names.length === 0)
+    return reader.refuse('tools', 'must name a function where one is to be called');
+  return { mode, names: new Set(names) };
+}
+
+function readNamed(reader: BodyReader, tools: readonly ToolFunction[]): string {
+  return named(reader, reader.object('function')?.string('name'), 'function.name', tools, 'tools');
 }
 
 function named(
