@@ -25,7 +25,10 @@ export interface FolderScan {
   temporary: string[];
 }
 
-/** Files looked at in one scan. A mesh of more sessions than this needs gossip instead of a folder. */
+/**
+ * Files of sessions, and other ones, looked at in one scan. A mesh of more sessions than this needs gossip instead of a
+ * folder.
+ */
 const entries_max = 20_000;
 /**
  * Filesystem calls in flight. A hung mount blocks their threads, and Node has four for everything; so fewer
@@ -92,22 +95,24 @@ export class RendezvousFolder {
 
     const scan: FolderScan = { present: new Map(), changed: [], rejected: [], temporary: [] };
     const names = await readdir(this.sessions_folder);
-    if (names.length > entries_max) {
-      const surplus = new RecordRejected('oversized', `${names.length} files; only ${entries_max} are read`);
-      scan.rejected.push({ file: this.sessions_folder, rejection: surplus });
-      names.length = entries_max;
-    }
-    const files: FolderFile[] = [];
+    const others: string[] = [];
     for (const name of names) {
       const match = /^([0-9a-f]{32})\.(rec|left)$/.exec(name);
-      if (match) files.push({ name, session_id: match[1]!, kind: match[2] as FolderFileKind });
-      else if (name.startsWith(temporaryPrefix)) scan.temporary.push(name);
+      if (match) scan.present.set(name, { name, session_id: match[1]!, kind: match[2] as FolderFileKind });
+      else others.push(name);
+    }
+    for (const name of others.slice(0, entries_max)) {
+      if (name.startsWith(temporaryPrefix)) scan.temporary.push(name);
       else if (!this.#seen.has(name)) {
         this.#seen.set(name, '');
         scan.rejected.push({ file: name, rejection: new RecordRejected('wrong_name', 'not a session file') });
       }
     }
-    const queue = files.values();
+    if (Math.max(scan.present.size, others.length) > entries_max) {
+      const surplus = new RecordRejected('oversized', `${names.length} files; only ${entries_max} are read`);
+      scan.rejected.push({ file: this.sessions_folder, rejection: surplus });
+    }
+    const queue = this.#bounded([...scan.present.values()]).values();
     const reader = async (): Promise<void> => {
       for (const file of queue) await this.#look(file, scan);
     };
@@ -144,11 +149,17 @@ export class RendezvousFolder {
     }
   }
 
+  /** Those of sessions that were read before come first: what came later does not push out who lives. */
+  #bounded(files: FolderFile[]): FolderFile[] {
+    if (files.length <= entries_max) return files;
+    const isKnown = ({ session_id }: FolderFile): boolean => this.#seen.has(`${session_id}.rec`);
+    return [...files.filter(isKnown), ...files.filter((file) => !isKnown(file))].slice(0, entries_max);
+  }
+
   async #look(file: FolderFile, scan: FolderScan): Promise<void> {
     try {
       const path = join(this.sessions_folder, file.name);
       const before = await lstat(path, { bigint: true });
-      scan.present.set(file.name, file);
       const signature = `${before.ino}:${before.size}:${before.mtimeNs}`;
       if (this.#seen.get(file.name) === signature) return;
       this.#seen.set(file.name, signature);

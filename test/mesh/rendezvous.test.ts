@@ -1,11 +1,13 @@
 import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { symlinkSync } from 'node:fs';
 import { chmod, mkdir, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { LocalSession, type RegistryChange, RendezvousRegistry, SessionIdentity } from '../../mesh/index.ts';
 import { loadOrCreateNetworkKey } from '../../mesh/network-key.ts';
 import { sealRecord } from '../../mesh/record-codec.ts';
+import { RendezvousFolder } from '../../mesh/rendezvous-folder.ts';
 import type { RendezvousOptions } from '../../mesh/rendezvous-registry.ts';
 import { eventually, metadata, recordOf, scratchFolder } from './support.ts';
 
@@ -56,6 +58,24 @@ describe('the network key', () => {
 });
 
 describe('a rendezvous folder', () => {
+  test('with more files than are read forgets none that it knows', async () => {
+    await using scratch = await scratchFolder();
+    const folder = new RendezvousFolder(scratch.path, randomBytes(32), () => performance.now());
+    await folder.prepare();
+    const ids = Array.from({ length: 50 }, () => randomBytes(16).toString('hex'));
+    for (const id of ids) await folder.write(id, 'rec', Buffer.from('first'));
+    expect((await folder.scan(true)).changed).toHaveLength(50);
+    for (let at = 0; at < 25_000; at++)
+      symlinkSync('nothing', join(folder.sessions_folder, `${randomBytes(16).toString('hex')}.rec`));
+    for (const id of ids) await folder.write(id, 'rec', Buffer.from('second'));
+    for (const id of ids) await folder.write(id, 'left', Buffer.from('third'));
+    const { present, changed, rejected } = await folder.scan(true);
+    const files = ids.flatMap((id) => [`${id}.left`, `${id}.rec`]);
+    expect(files.filter((name) => !present.has(name))).toEqual([]);
+    expect(changed.map(({ file }) => file.name).sort()).toEqual(files.sort());
+    expect(rejected.filter(({ rejection }) => rejection.reason === 'oversized')).toHaveLength(1);
+  }, 60_000);
+
   test('shows every member the sessions of the others, and their changes', async () => {
     await using scratch = await scratchFolder();
     await using a = await openRegistry(scratch.path);
