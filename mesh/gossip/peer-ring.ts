@@ -5,7 +5,8 @@ import type { PeerName } from './messages.ts';
 interface Peer {
   /** Those that have not left. */
   sessions: Set<string>;
-  gateway: boolean;
+  /** Of these, the gateways. */
+  gateways: Set<string>;
 }
 
 /**
@@ -41,7 +42,7 @@ export class PeerRing {
 
   /** Members that are gateways. */
   get gateways(): readonly PeerName[] {
-    this.#gateways ??= this.#ring.filter((name) => this.#peers.get(name)!.gateway);
+    this.#gateways ??= this.#ring.filter((name) => this.#peers.get(name)!.gateways.size > 0);
     return this.#gateways;
   }
 
@@ -101,16 +102,20 @@ export class PeerRing {
     const known = this.#peers.get(name);
     if (known) {
       known.sessions.add(session_id);
-      known.gateway ||= gateway;
+      if (gateway) known.gateways.add(session_id);
       return;
     }
     this.version++;
-    this.#peers.set(name, { sessions: new Set([session_id]), gateway });
+    this.#peers.set(name, {
+      sessions: new Set([session_id]),
+      gateways: new Set(gateway ? [session_id] : []),
+    });
     this.#ring.splice(lowerBound(this.#ring, name), 0, name);
   }
 
   #remove(name: PeerName, session_id: string): void {
     const known = this.#peers.get(name);
+    if (known?.gateways.delete(session_id)) this.#gateways = undefined;
     known?.sessions.delete(session_id);
     if (known?.sessions.size !== 0) return;
     this.#gateways = undefined;

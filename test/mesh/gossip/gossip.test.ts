@@ -57,6 +57,19 @@ describe('the ring of members', () => {
     expect(ring.names).toEqual(['b', 'c', 'd']);
   });
 
+  it('takes a member for a gateway as long as one of its gateways has not left', () => {
+    const gateways = ['b2', 'b3'].map((name) => entryOf(name, 'b', 'gateway'));
+    for (const gateway of gateways) {
+      table.merge(gateway, 'gossip');
+      expect(ring.gateways).toEqual(['b']);
+    }
+    table.merge(tombstoneOf(gateways[0]!), 'gossip');
+    expect(ring.gateways).toEqual(['b']);
+    table.merge(tombstoneOf(gateways[1]!), 'gossip');
+    expect(ring.gateways).toEqual([]);
+    expect(ring.has('b')).toBe(true);
+  });
+
   it('links all members by few steps', () => {
     const many = new SessionTable();
     for (let at = 0; at < 100; at++) many.merge(entryOf(`m${at}`, `m${at}`), 'gossip');
