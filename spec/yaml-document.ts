@@ -15,6 +15,7 @@ import {
   type Pair,
   parseDocument,
   type YAMLError,
+  type YAMLMap,
 } from 'yaml';
 import { z } from 'zod';
 import { HpcserveError } from './errors/error.ts';
@@ -44,7 +45,12 @@ export function readYamlFile<S extends z.ZodType>(path: string, schema: S): Yaml
 
 export function parseYaml<S extends z.ZodType>(text: string, path: string, schema: S): YamlFile<z.output<S>> {
   const lines = new LineCounter();
-  const document = parseDocument(text, { lineCounter: lines, uniqueKeys: true, prettyErrors: false });
+  const document = parseDocument(text, {
+    lineCounter: lines,
+    uniqueKeys: true,
+    prettyErrors: false,
+    merge: true,
+  });
   const position = (offset: number | undefined): string => {
     const at = lines.linePos(offset ?? 0);
     return `${path}:${Math.max(1, at.line)}:${Math.max(1, at.col)}`;
@@ -218,9 +224,7 @@ function locate(root: Document, path: readonly string[]): Location {
   let depth = 0;
   for (const key of path) {
     if (isMap(node)) {
-      const pair: Pair<unknown, unknown> | undefined = node.items.find(
-        (item) => String(isScalar(item.key) ? item.key.value : item.key) === key,
-      );
+      const pair = pairOf(node, key, nodeOf);
       if (!pair) break;
       keyOffset = isNode(pair.key) ? pair.key.range?.[0] : keyOffset;
       node = nodeOf(pair.value);
@@ -233,6 +237,26 @@ function locate(root: Document, path: readonly string[]): Location {
     depth++;
   }
   return { depth, offset, keyOffset, value: node?.toJS(root) };
+}
+
+/** A mapping's own key, or the first of that name in what is merged into it (`<<`). */
+function pairOf(
+  map: YAMLMap,
+  key: string,
+  nodeOf: (value: unknown) => Node | undefined,
+): Pair<unknown, unknown> | undefined {
+  const nameOf = ({ key: name }: Pair): unknown => (isScalar(name) ? name.value : name);
+  const own = map.items.find((item) => String(nameOf(item)) === key);
+  if (own) return own;
+  for (const item of map.items) {
+    if (typeof nameOf(item) !== 'symbol') continue;
+    const merged = nodeOf(item.value);
+    for (const source of isSeq(merged) ? merged.items.map(nodeOf) : [merged]) {
+      const pair = isMap(source) ? pairOf(source, key, nodeOf) : undefined;
+      if (pair) return pair;
+    }
+  }
+  return undefined;
 }
 
 /** Keys that the schema knows at a path; empty where anything is allowed. */

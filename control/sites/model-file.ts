@@ -7,12 +7,14 @@ export type YamlMapping = Record<string, unknown>;
 
 /** What a person wrote, without defaults. */
 export function readAsWritten(path: string): YamlMapping {
-  return parseDocument(readFileSync(path, 'utf8')).toJS({ maxAliasCount: 100 }) as YamlMapping;
+  return parseDocument(readFileSync(path, 'utf8'), { merge: true }).toJS({
+    maxAliasCount: 100,
+  }) as YamlMapping;
 }
 
 /** For a file that lies elsewhere: what lies beside the one that it was made from is named by its whole path. */
 export function sourcesFromHere(path: string, text: string): string {
-  const document = parseDocument(text);
+  const document = parseDocument(text, { merge: true });
   const folder = dirname(path);
   const { models } = document.toJS() as {
     models: { source: string; chat_template?: string; environment_files?: string[] }[];

@@ -68,6 +68,38 @@ describe('model.yaml', () => {
     );
   });
 
+  it('merges mappings, and finds what they bring where it stands', () => {
+    const text = `name: demo
+models:
+  - &one
+    name: one
+    source: ./one.gguf
+    replicas: 2
+    slo: { ttft_ms: 500 }
+  - <<: *one
+    name: two
+  - name: three
+    <<: [{ replicas: 3 }, *one]
+`;
+    const file = parseYaml(text, 'model.yaml', deploymentSchema);
+    expect(file.value.models).toMatchObject([
+      { name: 'one', replicas: 2, source: './one.gguf' },
+      { name: 'two', replicas: 2, source: './one.gguf', slo: { ttft_ms: 500 } },
+      { name: 'three', replicas: 3, source: './one.gguf' },
+    ]);
+    expect(
+      ['1.name', '1.source', '2.replicas', '2.slo.ttft_ms'].map((key) => file.provenance(`models.${key}`)),
+    ).toEqual(['model.yaml:9:5', 'model.yaml:5:5', 'model.yaml:11:12', 'model.yaml:7:12']);
+    expect(refusal(text.replace('replicas: 3', 'replicaz: -3')).because[0]).toMatch(
+      /^model\.yaml:11:12: unknown key "models\.2\.replicaz"; did you mean "replicas"\?/,
+    );
+    expect(refusal(text.replace('replicas: 3', 'replicas: -3')).because).toEqual([
+      'model.yaml:11:22: models.2.replicas was read as -3; allowed: at least 0',
+    ]);
+    expect(refusal(text.replace('<<: *one', '<<: one')).because.join()).toMatch(/[Mm]erge/);
+    expect(refusal(text.replace('replicas: 2', '<<: *one')).code).toBe('E_CONFIG_YAML');
+  });
+
   it('finds what is wrong behind an alias where it stands', () => {
     const text = `name: demo
 models:
