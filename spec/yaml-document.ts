@@ -135,10 +135,13 @@ function describeIssue(
       return describeIssue({ ...deepest, path: [...issue.path, ...deepest.path] }, root, schema, position);
     }
     const words = issue.errors.flat().map((error) => allowed(error));
+    const place = locate(root, path);
+    const text = asText(place, issue.errors.flat());
     return [
       {
         key,
-        text: `${position(locate(root, path).offset)}: ${key} ${wasRead(root, path)}; allowed: ${[...new Set(words)].join(', or ')}`,
+        text: `${position(place.offset)}: ${key} ${wasRead(place)}; allowed: ${[...new Set(words)].join(', or ')}${inQuotes(text)}`,
+        advice: text && `Put quotes around it: ${text}.`,
       },
     ];
   }
@@ -155,11 +158,12 @@ function describeIssue(
     issue.code === 'invalid_value' && typeof found.value === 'string'
       ? nearest(found.value, issue.values.map(String))
       : undefined;
+  const text = asText(found, [issue]);
   return [
     {
       key,
-      text: `${position(found.offset)}: ${key} ${wasRead(root, path)}; allowed: ${allowed(issue)}${close ? `; did you mean "${close}"?` : ''}`,
-      advice: close ? `Write "${close}".` : undefined,
+      text: `${position(found.offset)}: ${key} ${wasRead(found)}; allowed: ${allowed(issue)}${close ? `; did you mean "${close}"?` : inQuotes(text)}`,
+      advice: close ? `Write "${close}".` : text && `Put quotes around it: ${text}.`,
     },
   ];
 }
@@ -196,9 +200,18 @@ function sizeOf(origin: string): string {
   return '';
 }
 
-function wasRead(root: Document, path: readonly string[]): string {
-  const { value } = locate(root, path);
-  const text = JSON.stringify(value) ?? 'nothing';
+/** What YAML takes for a number, or for true and false, as it is written where a text is wanted. */
+function asText({ value, source }: Location, issues: readonly z.core.$ZodIssue[]): string | undefined {
+  const isOther = typeof value === 'number' || typeof value === 'boolean';
+  const isText = issues.some((issue) => issue.code === 'invalid_type' && issue.expected === 'string');
+  return isOther && isText && source !== undefined ? JSON.stringify(source) : undefined;
+}
+
+const inQuotes = (text: string | undefined): string => (text ? `: ${text}, with the quotes` : '');
+
+function wasRead({ value }: Location): string {
+  // JSON has no word for infinity.
+  const text = typeof value === 'number' ? String(value) : (JSON.stringify(value) ?? 'nothing');
   return `was read as ${text.length > 60 ? `${text.slice(0, 57)}…` : text}`;
 }
 
@@ -210,6 +223,8 @@ interface Location {
   /** Offset of its key (of the value itself in a list). */
   keyOffset: number | undefined;
   value: unknown;
+  /** The value as it is written, where it is one word. */
+  source: string | undefined;
 }
 
 /** Where an alias stands, what it stands for: that is read, and is to be corrected. */
@@ -236,7 +251,8 @@ function locate(root: Document, path: readonly string[]): Location {
     } else break;
     depth++;
   }
-  return { depth, offset, keyOffset, value: node?.toJS(root) };
+  const source = isScalar(node) ? node.source : undefined;
+  return { depth, offset, keyOffset, value: node?.toJS(root), source };
 }
 
 /** A mapping's own key, or the first of that name in what is merged into it (`<<`). */

@@ -55,6 +55,30 @@ describe('model.yaml', () => {
     expect(error.because[1]).toBe('model.yaml:6:15: models.0.replicas was read as -1; allowed: at least 0');
   });
 
+  it('advises quotes where a text looks like a number, and knows numbers that JSON does not', () => {
+    const text = good
+      .replace(
+        'source: ./tiny.gguf',
+        'source: ./tiny.gguf\n    environment: { OMP_NUM_THREADS: 0o17, DEBUG: true }',
+      )
+      .replace('g123', '4711\n  partition: 1e3\n  constraint: { a: 1 }');
+    const { because, try: advice } = refusal(text);
+    const place = 'models.0.environment';
+    expect(because).toEqual([
+      `model.yaml:5:37: ${place}.OMP_NUM_THREADS was read as 15; allowed: a text: "0o17", with the quotes`,
+      `model.yaml:5:50: ${place}.DEBUG was read as true; allowed: a text: "true", with the quotes`,
+      'model.yaml:9:14: slurm.partition was read as 1000; allowed: a text, or a list: "1e3", with the quotes',
+      'model.yaml:8:12: slurm.account was read as 4711; allowed: a text: "4711", with the quotes',
+      'model.yaml:10:15: slurm.constraint was read as {"a":1}; allowed: a text',
+    ]);
+    expect(advice).toEqual(['Put quotes around it: "0o17".']);
+    const endless = text.replace('4711', '.inf').replace('1e3', '.nan');
+    expect(refusal(endless).because.slice(2, 4)).toEqual([
+      'model.yaml:9:14: slurm.partition was read as NaN; allowed: a text, or a list: ".nan", with the quotes',
+      'model.yaml:8:12: slurm.account was read as Infinity; allowed: a text: ".inf", with the quotes',
+    ]);
+  });
+
   it('takes minutes of wall time as YAML has them, without quotes', () => {
     const file = parseYaml(`${good}  time_limit: 90\n`, 'model.yaml', deploymentSchema);
     expect(file.value.slurm.time_limit).toBe('90');
