@@ -27,7 +27,7 @@ function answer({ ledgers, jobs, sql, rows_max }: SqlQuestion): SqlAnswer {
   addJobs(db, jobs);
   db.pragma('query_only = 1');
   const statement = db.prepare(sql);
-  if (!statement.reader || !statement.readonly || !/^\s*(select|with|values|explain)\b/i.test(sql))
+  if (!statement.reader || !statement.readonly || !/^(select|with|values|explain)\b/i.test(withoutLead(sql)))
     throw new Error('only questions are asked here: one SELECT, WITH, VALUES or EXPLAIN');
   const columns = statement.columns().map(({ name }) => name);
   const rows: SqlAnswer['rows'] = [];
@@ -36,6 +36,11 @@ function answer({ ledgers, jobs, sql, rows_max }: SqlQuestion): SqlAnswer {
     rows.push((row as unknown[]).map(cellOf));
   }
   return { columns, rows, cut: false };
+}
+
+/** Behind the space and the comments that SQLite skips. */
+function withoutLead(sql: string): string {
+  return sql.replace(/^(?:\s|--[^\n]*(?:\n|$)|\/\*(?:[^*]|\*(?!\/))*\*\/)+/, '');
 }
 
 /** Runs of jobs are in no ledger: they are kept in files of their own, for all of them. */

@@ -56,6 +56,14 @@ it('see all ledgers as one, while gateways write them', async () => {
   expect(await askSql(paths, all, { ...limits, rows_max: 1 })).toMatchObject({ rows: [[1]], cut: true });
 });
 
+it('may begin with comments', async () => {
+  for (const before of ['-- how many\n', '/* how; */ /**/\n  ', '\n--\n/* many -- */'])
+    expect((await askSql(paths, `${before}SELECT count(*) FROM requests`, limits)).rows).toEqual([[2]]);
+  await expect(askSql(paths, `${'/*x*/'.repeat(10_000)}PRAGMA table_list`, limits)).rejects.toMatchObject({
+    because: [expect.stringContaining('only questions')],
+  });
+});
+
 it('change nothing, whatever they say', async () => {
   const before = paths.map((path) => readFileSync(path));
   for (const sql of [
@@ -70,6 +78,10 @@ it('change nothing, whatever they say', async () => {
     "SELECT load_extension('x')",
     "SELECT writefile('x', 'y')",
     'CREATE TEMP TABLE t (x)',
+    '-- SELECT\nDELETE FROM hours',
+    '/* SELECT */ PRAGMA query_only = 0',
+    '-- nothing else',
+    '(SELECT 1)',
     'not even SQL',
     '',
   ])
