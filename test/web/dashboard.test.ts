@@ -271,6 +271,30 @@ describe.skipIf(!chromiumFile)(`the dashboard${chromiumFile ? '' : ' [skipped: n
     });
   });
 
+  it('changes a key with less of a budget, or more time, than anybody would type', async () => {
+    const page = await asOperator();
+    const budget = { device_s: 10, window: 'total' as const };
+    const expires_at_ms = Date.UTC(12_000, 0, 1, 12);
+    const { id } = await stage.newKey({ budget, expires_at_ms });
+    const settings = async (): Promise<unknown> => {
+      const { keys } = (await (await stage.admin('/hpcserve/v1/keys')).json()) as {
+        keys: { id: string; settings: unknown }[];
+      };
+      return keys.find((key) => key.id === id)?.settings;
+    };
+    await goTo(page, 'keys');
+    const change = async (label: string, value: string): Promise<void> => {
+      await page.getByRole('row', { name: id }).getByRole('button', { name: 'Change' }).click();
+      await page.getByLabel(label).fill(value);
+      await page.getByRole('button', { name: 'Change the key' }).click();
+      await expect.poll(() => page.getByRole('dialog').count()).toBe(0);
+    };
+    await change('Requests a minute', '5');
+    expect(await settings()).toEqual({ budget, expires_at_ms, requests_per_minute: 5 });
+    await change('Valid until (UTC)', '12001-02-03');
+    expect(await settings()).toMatchObject({ expires_at_ms: Date.UTC(12_001, 1, 3, 23, 59, 59), budget });
+  });
+
   it('blocks a key, which is refused from then on, and lets it in again', async () => {
     const page = await asOperator();
     const { id, key } = await stage.newKey({});

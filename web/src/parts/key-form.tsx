@@ -168,7 +168,8 @@ function Amount({ label, name, value, step = 1 }: AmountProps) {
       <input
         name={name}
         type="number"
-        min={step === 'any' ? 0.01 : 1}
+        // What it has already is no hindrance to other changes.
+        min={step === 'any' ? Math.min(0.01, value ?? 0.01) : 1}
         step={step}
         placeholder="no limit"
         defaultValue={value?.toString()}
@@ -181,9 +182,21 @@ function textOf(form: FormData, name: string): string {
   return String(form.get(name) ?? '').trim();
 }
 
-/** Of UTC, as the form has it. */
+/** @param known what the form was filled in with, which is what it was where nobody changed it */
+function secondsOf(hours: number, known: number | undefined): number {
+  return known !== undefined && known / 3600 === hours ? known : hours * 3600;
+}
+
+/** Of UTC, as the form has it: the year in as many digits as it needs, four at least. */
 function dayOf(time_ms: number | undefined): string | undefined {
-  return time_ms === undefined ? undefined : new Date(time_ms).toISOString().slice(0, 10);
+  if (time_ms === undefined) return undefined;
+  const [day] = new Date(time_ms).toISOString().split('T');
+  return day!.replace(/^\+0*/, '');
+}
+
+/** Years beyond 9999 have six digits in JavaScript. */
+function endOf(day: string): number {
+  return Date.parse(`+${day.padStart(12, '0')}T23:59:59Z`);
 }
 
 /** @param known what the form was filled in with */
@@ -205,14 +218,14 @@ function settingsOf(form: FormData, known: KeyLimits): KeyLimits {
   if (tokens !== undefined || hours !== undefined) {
     settings.budget = { window: text('window') as 'day' | 'month' | 'total' };
     if (tokens !== undefined) settings.budget.tokens = tokens;
-    if (hours !== undefined) settings.budget.device_s = hours * 3600;
+    if (hours !== undefined) settings.budget.device_s = secondsOf(hours, known.budget?.device_s);
   }
   for (const name of ['cache_group', 'user', 'project'] as const)
     if (text(name) !== '') settings[name] = text(name);
   // To the end of that day; the time of a day that nobody changed is not shown, and stays.
   const expires = text('expires');
   if (expires !== '' && expires === dayOf(known.expires_at_ms)) settings.expires_at_ms = known.expires_at_ms!;
-  else if (expires !== '') settings.expires_at_ms = Date.parse(`${expires}T23:59:59Z`);
+  else if (expires !== '') settings.expires_at_ms = endOf(expires);
   if (form.get('batch') !== null) settings.batch = true;
   return settings;
 }
