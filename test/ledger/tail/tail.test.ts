@@ -1,4 +1,5 @@
 /** The tail: records that are safe and not in the tables yet, whoever dies when. */
+import { execFile } from 'node:child_process';
 import {
   appendFileSync,
   copyFileSync,
@@ -13,9 +14,12 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
 import Database from 'better-sqlite3';
 import fc from 'fast-check';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { compiledFile } from '../../../host/programs.ts';
 import { type Ledger, openLedger, openLedgerReader, type RequestRecord } from '../../../ledger/index.ts';
 import { migrate } from '../../../ledger/schema.ts';
 import { Fold } from '../../../ledger/tail/fold.ts';
@@ -146,6 +150,25 @@ it('a killed gateway’s is read as if it had been moved, and moved once', async
   }
   expect(tailNumbers(path)).toEqual([]);
 });
+
+it('a long one that a reader moves holds up no gateway that starts', async () => {
+  const records = 600_000;
+  const groups = Array.from({ length: records / 1000 }, (_, group) =>
+    Array.from({ length: 1000 }, (_, index) => recordOf({ request_id: `req_${group}_${index}`, session })),
+  );
+  killedLedger(...groups);
+  const module = pathToFileURL(compiledFile('ledger/index.js')).href;
+  const program = `(await import('${module}')).openLedgerReader(process.argv[1]).close()`;
+  const read = promisify(execFile)(process.execPath, ['--input-type=module', '-e', program, path]);
+  const db = new Database(path, { readonly: true });
+  const moved = db.prepare('SELECT bytes FROM tail_position').pluck();
+  await expect.poll(() => moved.get(), { timeout: 20_000, interval: 20 }).not.toBe(0);
+  db.close();
+  const { ledger } = openLedger(path);
+  await read;
+  expect((await askedUsage(ledger, { group_by: ['model'] }))[0]?.requests).toBe(records);
+  await ledger.close();
+}, 120_000);
 
 it('what was moved, and not noted where, is moved once: both are one transaction', () => {
   killedLedger([recordOf()], [recordOf({ request_id: 'req_2' })]);
