@@ -125,9 +125,12 @@ export function concurrencyOf({ max_sequences, model }: UnitSpec): number {
   return max_sequences ?? model.max_sequences ?? 16;
 }
 
+/** What the native engine takes where nobody says otherwise. */
+export const nativeChunk_tokens = 256;
+
 /** Prompt tokens that a unit of the native engine computes in one iteration, as far as the plan knows. */
 export function chunkOf_tokens({ prefill_chunk_tokens, model }: UnitSpec): number {
-  return prefill_chunk_tokens ?? model.prefill_chunk_tokens ?? 256;
+  return prefill_chunk_tokens ?? model.prefill_chunk_tokens ?? nativeChunk_tokens;
 }
 
 /** The units that run on a node of the job, all or a part of each. */

@@ -3,6 +3,7 @@
  * node needs to go on where this one stopped.
  */
 import { z } from 'zod';
+import { gpuTime_hours } from '../../solver/keeping/keep.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
 import { deploymentSchema } from '../../spec/model-yaml.ts';
 import type { PlannedLaunch, PlannedModel, PlannedWorkload } from '../../spec/plan.ts';
@@ -166,6 +167,7 @@ export function gpusOf({ devices_per_node: { kind, count }, node_count }: Planne
 
 /** None on idle nodes: the budget is that of the plan. */
 function gpuHoursOf({ planned, last, ended_at_ms }: EndedLaunch): number {
-  if (planned.scavenged || last.start_time_ms === undefined) return 0;
-  return (gpusOf(planned) * Math.max(0, ended_at_ms - last.start_time_ms)) / 3_600_000;
+  if (planned.scavenged) return 0;
+  const used = { gpu_count: gpusOf(planned), started_at_ms: last.start_time_ms, ended_at_ms };
+  return gpuTime_hours([used], ended_at_ms);
 }

@@ -2,6 +2,7 @@
  * What engines choose where nobody tells them: how many sequences they compute at once, and how many tokens in one
  * step. A plan counts on it until the engine itself has said what it chose.
  */
+import { nativeChunk_tokens } from '../../spec/launch.ts';
 import type { ResolvedEngine } from '../../spec/plan.ts';
 import type { DeviceSpec } from './device-spec.ts';
 
@@ -15,7 +16,7 @@ export interface EngineDefaults {
 const gib = 2 ** 30;
 
 /** Of `max_sequences` and `prefill_chunk_tokens` of model.yaml, for engines to which a number must be told. */
-export const nativeDefaults: EngineDefaults = { max_sequences: 16, batched_tokens: 256 };
+export const nativeDefaults: EngineDefaults = { max_sequences: 16, batched_tokens: nativeChunk_tokens };
 
 /**
  * Of the native engine on devices that multiply hundreds of rows in the time that weights take to them: GPUs, where

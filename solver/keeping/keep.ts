@@ -146,7 +146,11 @@ function pause(tries: number, { pause_ms, pause_max_ms }: KeepSettings): number 
   return tries === 0 ? 0 : Math.min(pause_max_ms, pause_ms * 2 ** (tries - 1));
 }
 
-function gpuTime_hours(launches: readonly KeptLaunch[], now_ms: number): number {
+/** What launches used until they ended, or until now. */
+export function gpuTime_hours(
+  launches: readonly Pick<KeptLaunch, 'gpu_count' | 'started_at_ms' | 'ended_at_ms'>[],
+  now_ms: number,
+): number {
   return launches.reduce((sum, { gpu_count, started_at_ms, ended_at_ms }) => {
     if (started_at_ms === undefined) return sum;
     return sum + (gpu_count * Math.max(0, (ended_at_ms ?? now_ms) - started_at_ms)) / 3_600_000;
