@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { librariesRelease } from '../../cli/native/add-backend.ts';
 import { packageRoot } from '../../host/package-root.ts';
 import { type DeviceReport, deviceReportSchema } from '../../spec/device-report.ts';
+import { headers } from '../../spec/wire.ts';
 import { type Home, type Outcome, temporaryHome } from '../cli/support.ts';
 import { vulkanDevice } from '../engines/environments.ts';
 import { eventually } from '../mesh/support.ts';
@@ -77,12 +78,20 @@ describe.skipIf(found === undefined)(`a GPU on the local site${lacking}`, () => 
     expect(code, stderr).toBe(0);
     const [, url, key] = /^URL +(\S+)\nkey +(\S+)$/m.exec(stdout)!;
     /** Without a command that starts for a second: requests meet at the replicas. */
-    const ask = async (max_tokens: number): Promise<number> => {
-      const response = await fetch(`${url}/chat/completions`, {
+    const request = (max_tokens: number, options: { stream?: boolean; signal?: AbortSignal } = {}) =>
+      fetch(`${url}/chat/completions`, {
         method: 'POST',
         headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-        body: JSON.stringify({ model: 'twice', messages: [{ role: 'user', content: 'Hi' }], max_tokens }),
+        body: JSON.stringify({
+          model: 'twice',
+          messages: [{ role: 'user', content: 'Hi' }],
+          max_tokens,
+          stream: options.stream ?? false,
+        }),
+        signal: options.signal ?? null,
       });
+    const ask = async (max_tokens: number): Promise<number> => {
+      const response = await request(max_tokens);
       await response.text();
       return response.status;
     };
@@ -105,24 +114,20 @@ describe.skipIf(found === undefined)(`a GPU on the local site${lacking}`, () => 
         'reports of both',
         30_000,
       );
-    const chat = (tokens: number) => run('chat', 'twice', 'Hi', '--max-tokens', String(tokens));
     expect(await admitted()).toEqual([0, 0]);
-    expect((await chat(4)).code).toBe(0);
+    expect((await run('chat', 'twice', 'Hi', '--max-tokens', '4')).code).toBe(0);
     // The CPU first, where both have room.
     expect(await admitted()).toEqual([1, 0]);
     expect(await Promise.all([ask(300), ask(300)])).toEqual([200, 200]);
     expect(await admitted()).toEqual([2, 1]);
-    // Long enough to be seen, and to be lost in the middle.
-    const lost = chat(1800);
-    const busy = await eventually(
-      async () => {
-        const { cpu } = await lookAt();
-        return cpu?.instances[0]?.decoding === 1 ? cpu : undefined;
-      },
-      'an answer on the CPU',
-      30_000,
-    );
-    process.kill(busy.pid, 'SIGKILL');
+    const { pid } = await eventually(async () => (await lookAt()).cpu, 'a report of the CPU', 30_000);
+    const leaves = new AbortController();
+    const lost = await request(1800, { stream: true, signal: leaves.signal });
+    expect(lost.status).toBe(200);
+    expect(lost.headers.get(headers.device) ?? 'llvmpipe').not.toMatch(llvmpipe);
+    await lost.body!.getReader().read();
+    // With its first token: a fast CPU has all 1,800 within a second.
+    process.kill(pid, 'SIGKILL');
     // The rest of it takes this driver a minute.
     await eventually(
       async () => {
@@ -132,8 +137,8 @@ describe.skipIf(found === undefined)(`a GPU on the local site${lacking}`, () => 
       'the rest of it on the GPU',
       60_000,
     );
+    leaves.abort();
     expect((await run('stop', 'both', '--yes')).code).toBe(0);
-    await lost;
   }, 240_000);
 });
 
