@@ -115,6 +115,8 @@ export interface SessionState {
   error?: ErrorJson;
   /** Models that failed on a session that lives, by name. */
   model_errors?: Record<string, ErrorJson>;
+  /** Of its units that failed, by their names: when they are tried again, Unix ms by the clock of the node. */
+  next_tries_ms?: Readonly<Record<string, number>>;
 }
 
 /**

@@ -21,6 +21,7 @@ import { environmentFor } from './device-visibility.ts';
 import { FrameNotices } from './frame-notices.ts';
 import { answers, checkModelPath, oneLine, pendingModel } from './model-path.ts';
 import { ModelReports } from './model-reports.ts';
+import { ModelRestarts } from './model-restarts.ts';
 import { nativeModel } from './native-model.ts';
 import { parkingFolder } from './parking-folder.ts';
 import { checkPool, plannedBeside_bytes, poolSize_bytes } from './pool-size.ts';
@@ -80,6 +81,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   /** Those of `models`. */
   readonly #units: GroupUnit[];
   readonly #reports = new ModelReports();
+  readonly #restarts: ModelRestarts;
   #loads: ModelLoad[] = [];
   #fatal: HpcserveError | undefined;
   #stopping = false;
@@ -97,6 +99,11 @@ export class DeviceWorkerProcess implements ServingProcess {
     this.log_file = context.log_file;
     this.#units = context.group.units.filter(answers);
     this.models = this.#units.map(pendingModel);
+    this.#restarts = new ModelRestarts({
+      log: context.log,
+      environment: context.environment,
+      load: (name) => this.#loadAgain(name),
+    });
     this.#socket = join(context.runtime_folder, 'worker.sock');
     this.#child = new Child({
       argv: [process.execPath, `--max-semi-space-size=${semi_space_mib}`, workerModule],
@@ -132,6 +139,7 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   #tellEnd(end: ProcessEnd): void {
     this.#end = end;
+    this.#restarts.close();
     for (const resolve of this.#refactored.values()) resolve(end);
     for (const listener of this.#onEnded) listener();
     this.#refactored.clear();
@@ -192,13 +200,19 @@ export class DeviceWorkerProcess implements ServingProcess {
     }));
   }
 
+  nextTry_ms(model: string): number | undefined {
+    return this.#restarts.nextTry_ms(model);
+  }
+
   drain(): void {
+    this.#restarts.close();
     for (const model of this.models) if (model.state === 'serving') model.state = 'draining';
     this.#send({ type: 'drain' });
   }
 
   async stop(grace_ms: number): Promise<void> {
     this.#stopping = true;
+    this.#restarts.close();
     // One that has not come to itself has nothing to bring to an end, and would read this when it has.
     if (this.upstream === undefined) {
       this.#child.kill();
@@ -257,6 +271,7 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   /** Nothing of the model is needed here any more. */
   unload(name: string): void {
+    this.#restarts.forget(name);
     this.#send({ type: 'unload', name });
     this.#frame_notices.clear();
   }
@@ -333,7 +348,12 @@ export class DeviceWorkerProcess implements ServingProcess {
 
   #modelChanged(message: Received<'model'>): void {
     const { name, state, precision, error } = message;
-    if (state === 'serving') this.#has_served = true;
+    if (state === 'serving') {
+      this.#has_served = true;
+      this.#restarts.serves(name);
+    }
+    if (state === 'failed') this.#restarts.failed(name);
+    else this.#restarts.forget(name);
     this.#reports.take(message);
     const change: Partial<SessionModel> = { state };
     if (precision !== undefined) change.precision = precision;
@@ -365,6 +385,7 @@ export class DeviceWorkerProcess implements ServingProcess {
       if (!(error instanceof HpcserveError)) throw error;
       this.#context.log.error({ unit: unit.unit, error: error.toJSON() }, error.message);
       this.model_errors.set(unit.model.name, error);
+      this.#restarts.failed(unit.model.name);
       this.#update(unit.model.name, { state: 'failed', error: oneLine(error.message) });
       return;
     }
@@ -375,6 +396,14 @@ export class DeviceWorkerProcess implements ServingProcess {
       change.bytes_total = unit.weight_bytes;
     }
     this.#update(unit.model.name, change);
+  }
+
+  /** Of what its group has on this device by then. */
+  #loadAgain(name: string): void {
+    const unit = this.#context.group.units.find((each) => each.model.name === name && !isSpare(each));
+    if (!unit) return;
+    if (answers(unit)) this.#load(unit);
+    else this.reload(unit);
   }
 
   #modelOf(unit: GroupUnit): NativeModel {

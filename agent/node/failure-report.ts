@@ -1,5 +1,6 @@
 import { syncPath, writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 import type { ErrorJson } from '../../spec/errors/error.ts';
+import type { ProcessEnd } from './serving-process.ts';
 
 /** Why a unit was given up: `<node>.<unit>.failure.json` in the launch folder. */
 export interface FailureReport {
@@ -16,6 +17,17 @@ export interface FailureReport {
   /** The whole log, and its last lines. */
   log_file: string;
   lines: readonly string[];
+}
+
+/** Of what an engine wrote, so many of its last lines are in the report; the whole log is beside it. */
+const report_lines = 200;
+
+export function failureReport(
+  { error, fatal, exit_code, signal, tail = [] }: ProcessEnd,
+  of: Pick<FailureReport, 'node' | 'unit' | 'session_id' | 'log_file'>,
+): FailureReport {
+  const lines = tail.slice(-report_lines);
+  return { format: 1, at_ms: Date.now(), ...of, fatal, error: error!.toJSON(), exit_code, signal, lines };
 }
 
 /**

@@ -57,6 +57,8 @@ export interface ServingProcess {
   readonly models: readonly SessionModel[];
   /** Why models failed, by name. */
   readonly model_errors: ReadonlyMap<string, HpcserveError>;
+  /** When a model that failed is tried again, Unix ms; undefined where it is not. */
+  nextTry_ms?(model: string): number | undefined;
   /** What is wrong and does not stop it. */
   readonly notices?: readonly HpcserveError[];
   /** What a wrapped engine chose itself; absent until it has said so. */

@@ -18,18 +18,17 @@ import { DeviceWorkerProcess } from './device-worker-process.ts';
 import { EngineProcess } from './engine-process.ts';
 import { EngineRank } from './engine-rank.ts';
 import { failedUnits, toldModels, wantedUnits } from './failed-units.ts';
-import { type FailureReport, shipFailure } from './failure-report.ts';
+import { failureReport, shipFailure } from './failure-report.ts';
 import { answers, oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
 import { unitReasons } from './reasons.ts';
 import type { RequestDeadlines } from './request-deadlines.ts';
-import { RestartPolicy } from './restart-policy.ts';
+import { pausesBesideOthers, RestartPolicy } from './restart-policy.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Traffic } from './serving-process.ts';
+import { SessionNews } from './session-news.ts';
 import { stagesOf } from './stage-place.ts';
 import type { Waking } from './waking.ts';
 
-/** Least time between two records that differ only in progress of loading, ms. */
-const progress_pause_ms = 1000;
 /**
  * Slurm signals all processes of a step at once: a child may be seen to end a moment before the agent's own
  * SIGTERM arrives. So long an orderly end is not yet a failure.
@@ -43,8 +42,6 @@ const shared_signal_ms = 300;
 const prefix_cache_ms = 30_000;
 /** Time to put a failure report onto a shared filesystem, which may hang: the agent leaves all the same. */
 const ship_ms = 5000;
-/** Of what an engine wrote, so many of its last lines are in the report; the whole log is beside it. */
-const report_lines = 200;
 /** Longest answers where model.yaml says nothing, s; a model that reasons writes several times as much. */
 const total_s_default = { plain: 3600, reasoning: 14_400 };
 
@@ -83,7 +80,11 @@ export interface SupervisorOptions
 export class UnitSupervisor {
   readonly name: string;
   readonly #options: SupervisorOptions;
-  readonly #restarts = new RestartPolicy();
+  #restarts = new RestartPolicy();
+  /** After it was given up. */
+  readonly #later: RestartPolicy;
+  /** When that is, Unix ms. */
+  #next_try_ms: number | undefined;
   readonly #stopped = new AbortController();
   /** Ends a pause before the next start: that the agent stops, or that there is to be none. */
   readonly #interrupted = new AbortController();
@@ -109,9 +110,7 @@ export class UnitSupervisor {
   #starts = 0;
   readonly #hand_overs = new Set<HandOver>();
   #idle: (() => void)[] = [];
-  #published = '';
-  #published_ms = Number.NEGATIVE_INFINITY;
-  #publish_timer: NodeJS.Timeout | undefined;
+  readonly #news: SessionNews;
   #running: Promise<void> = Promise.resolve();
   readonly #watchers = new Set<() => void>();
   readonly #endings = new Set<(error: HpcserveError) => void>();
@@ -119,6 +118,12 @@ export class UnitSupervisor {
   constructor(options: SupervisorOptions) {
     this.#options = options;
     this.name = options.group.name;
+    this.#later = pausesBesideOthers(options.environment);
+    const { log } = options;
+    this.#news = new SessionNews(() => {
+      const engine_version = this.#process?.engine_version;
+      return { session: this.#session, models: this.models, engine_version, draining: this.#draining };
+    }, log);
   }
 
   get session(): LocalSession | undefined {
@@ -183,7 +188,7 @@ export class UnitSupervisor {
     return this.#ended ? [] : (this.#process?.notices ?? []);
   }
 
-  /** Its process is not started again. */
+  /** Its process is not started again, or only after a while; see `pausesBesideOthers`. */
   get given_up(): boolean {
     return this.#given_up;
   }
@@ -247,7 +252,17 @@ export class UnitSupervisor {
     if (this.#process?.pid !== undefined && !this.#ended) state.pid = this.#process.pid;
     if (error !== undefined) state.error = error.toJSON();
     if (failed.length > 0) state.model_errors = Object.fromEntries(failed);
+    const tries = this.#nextTries();
+    if (tries.length > 0) state.next_tries_ms = Object.fromEntries(tries);
     return state;
+  }
+
+  #nextTries(): [unit: string, at_ms: number][] {
+    return this.failed_units.flatMap((unit) => {
+      const { name } = this.group.units.find((each) => each.unit === unit)!.model;
+      const at_ms = this.#given_up ? this.#next_try_ms : this.#process?.nextTry_ms?.(name);
+      return at_ms === undefined ? [] : [[unit, at_ms]];
+    });
   }
 
   /** What its engine's cache holds, for one who watches; undefined where it does not say. */
@@ -328,10 +343,10 @@ export class UnitSupervisor {
 
   /** Its device failed under another unit: it ends at once, and for good. */
   failPermanently(error: HpcserveError): void {
-    if (this.#given_up || this.#stopped.signal.aborted) return;
+    if (this.#stopped.signal.aborted) return;
     this.#permanentFailure ??= error;
     this.#interrupted.abort();
-    void this.#process?.stop(0);
+    if (!this.#given_up) void this.#process?.stop(0);
   }
 
   /** Counts a request in; the result counts it out. */
@@ -417,11 +432,12 @@ export class UnitSupervisor {
       const pause_ms = again ? this.#restarts.next(performance.now()) : undefined;
       if (pause_ms === undefined) {
         await this.#giveUp(is_gone ? end : { ...end, fatal: 'process' });
-        break;
+        if (!is_gone || !(await this.#untilLater(end))) break;
+      } else {
+        log.warn({ unit: this.name, pause_ms }, 'it is started again after a pause');
+        this.#options.onChange();
+        await this.#pause(pause_ms);
       }
-      log.warn({ unit: this.name, pause_ms }, 'it is started again after a pause');
-      this.#options.onChange();
-      await delay(pause_ms, undefined, { signal: this.#interrupted.signal }).catch(() => undefined); // interrupted
       if (this.#permanentFailure) {
         await this.#failed(this.#permanentFailure);
         await this.#giveUp({ error: this.#permanentFailure, restartable: false });
@@ -430,6 +446,33 @@ export class UnitSupervisor {
       await this.#session?.leave();
     }
     this.#options.onChange();
+  }
+
+  /**
+   * It was given up. Where others live, it is tried again a good while later.
+   * @returns whether it is now; not where its device failed, nor where it is a part of a replica on several nodes
+   */
+  async #untilLater({ fatal }: ProcessEnd): Promise<boolean> {
+    if (fatal === 'device' || this.#permanentFailure || this.#options.place || this.#draining) return false;
+    const pause_ms = this.#later.next(performance.now())!;
+    this.#next_try_ms = Date.now() + pause_ms;
+    // Where no other unit lives, the agent ends at this.
+    this.#options.onChange();
+    if (this.#stopped.signal.aborted) return false;
+    this.#options.log.warn(
+      { unit: this.name, pause_ms },
+      'where others live, it is tried again after a long pause',
+    );
+    await this.#pause(pause_ms);
+    if (this.#stopped.signal.aborted || this.#permanentFailure || this.#draining) return false;
+    this.#next_try_ms = undefined;
+    this.#given_up = false;
+    this.#restarts = new RestartPolicy();
+    return true;
+  }
+
+  async #pause(pause_ms: number): Promise<void> {
+    await delay(pause_ms, undefined, { signal: this.#interrupted.signal }).catch(() => undefined); // interrupted
   }
 
   /** Whether nothing of the last process has its device any more. */
@@ -452,26 +495,14 @@ export class UnitSupervisor {
   /** No further start. What is known of it is on disk before the agent may leave. */
   async #giveUp(end: ProcessEnd): Promise<void> {
     const { log, failure_file, log_file, metadata } = this.#options;
-    const { fatal, exit_code, signal, tail = [] } = end;
-    const report: FailureReport = {
-      format: 1,
-      at_ms: Date.now(),
-      node: metadata.node,
-      unit: this.name,
-      session_id: this.#session?.id ?? '',
-      fatal,
-      error: end.error!.toJSON(),
-      exit_code,
-      signal,
-      log_file,
-      lines: tail.slice(-report_lines),
-    };
+    const of = { node: metadata.node, unit: this.name, session_id: this.#session?.id ?? '', log_file };
+    const report = failureReport(end, of);
     const ship = shipFailure(failure_file, report).catch((error: unknown) =>
       log.error({ failure_file, error: String(error) }, 'no failure report'),
     );
     await Promise.race([ship, delay(ship_ms, undefined, { ref: false })]);
     this.#given_up = true;
-    if (fatal === 'device') this.#options.onDeviceFailed(end.error!);
+    if (end.fatal === 'device') this.#options.onDeviceFailed(end.error!);
   }
 
   async #runOnce(): Promise<ProcessEnd> {
@@ -541,41 +572,11 @@ export class UnitSupervisor {
 
   /** Has others know of its models, where something is new of them, or of other stages that they need. */
   tell(): void {
-    // Changes of state are told at once; progress of loading now and then.
-    const told = JSON.stringify(
-      this.models.map((model) => [model.name, model.state, model.phase, model.error]),
-    );
-    const pause_ms =
-      told === this.#published ? this.#published_ms + progress_pause_ms - performance.now() : 0;
-    this.#published = told;
-    if (pause_ms <= 0) this.#publish();
-    else this.#publish_timer ??= setTimeout(() => this.#publish(), pause_ms);
-  }
-
-  #publish(): void {
-    clearTimeout(this.#publish_timer);
-    this.#publish_timer = undefined;
-    this.#published_ms = performance.now();
-    const session = this.#session;
-    if (!session || session.record.lifecycle === 'LEFT') return;
-    const serving = this.models.some((model) => model.state === 'serving');
-    const begin = session.record.lifecycle === 'JOIN' && serving && !this.#draining;
-    const known = session.record.metadata;
-    const models = this.models.map((model) => ({ ...model }));
-    const engine_version = this.#process?.engine_version ?? known.engine_version;
-    const told = JSON.stringify([models, engine_version]);
-    // A record of a new version that says nothing new is work for the whole mesh, and a sign of life.
-    if (!begin && told === JSON.stringify([known.models, known.engine_version])) return;
-    const metadata: Partial<SessionMetadata> = { models };
-    if (engine_version !== undefined) metadata.engine_version = engine_version;
-    session
-      .update(begin ? { lifecycle: 'SERVING', metadata } : { metadata })
-      .catch((error: unknown) => this.#options.log.error(error));
+    this.#news.tell();
   }
 
   async #announceEnd(error: HpcserveError): Promise<void> {
-    clearTimeout(this.#publish_timer);
-    this.#publish_timer = undefined;
+    this.#news.cancel();
     for (const model of this.#process?.models ?? []) {
       if (model.state === 'failed') continue;
       model.state = 'failed';

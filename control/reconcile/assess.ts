@@ -88,7 +88,7 @@ export function assess(state: DeploymentState, observation: Observation): Assess
   );
   for (const [model, { asleep_since_ms, wake_s }] of sleeping)
     reasons.push(
-      `${model} sleeps since ${new Date(asleep_since_ms!).toISOString().slice(0, 16)}Z; a request wakes it in about ${Math.ceil(wake_s)} s`,
+      `${model} sleeps since ${minuteOf(asleep_since_ms!)}; a request wakes it in about ${Math.ceil(wake_s)} s`,
     );
   if (wanted.length === 0 && sleeping.length > 0) return { phase: 'asleep', reasons, ...counts };
   const running = wanted.some((launch) => {
@@ -154,13 +154,16 @@ const named_max = 4;
 /** One line for all units of a node that went wrong in the same way. */
 export function unitErrors(units: readonly UnitStatus[]): string[] {
   const groups = new Map<string, string[]>();
-  for (const { unit, node, error } of units) {
+  for (const { unit, node, error, next_try_ms } of units) {
     if (error === undefined) continue;
-    const where = `on ${node ?? 'its node'}: ${error}`;
+    const again = next_try_ms === undefined ? '' : `; it is tried again at ${minuteOf(next_try_ms)}`;
+    const where = `on ${node ?? 'its node'}: ${error}${again}`;
     groups.set(where, [...(groups.get(where) ?? []), unit]);
   }
   return [...groups].map(([where, names]) => `${names.join(', ')} ${where}`);
 }
+
+const minuteOf = (at_ms: number): string => `${new Date(at_ms).toISOString().slice(0, 16)}Z`;
 
 /** What went wrong in a job that has later stages alone, and answers for no replica. */
 function stageErrors(status: LaunchObservation | undefined): string[] {

@@ -78,6 +78,8 @@ export interface UnitStatus {
   /** What went wrong and why, on one line; `try`: what to do. */
   error?: string;
   try?: string[];
+  /** Where it failed beside others: when it is tried again, Unix ms by the clock of its node. */
+  next_try_ms?: number | undefined;
   log_file?: string;
 }
 
@@ -334,6 +336,7 @@ function unitStatus(
     usual_load_s: model?.usual_load_s,
     error: finding && sentenceOf(finding),
     try: finding?.try,
+    next_try_ms: nextTry_ms(around, unit),
     log_file: session?.log_file,
   };
   if (!live) {
@@ -359,6 +362,12 @@ function errorOf(session: SessionState | undefined, { model }: UnitSpec): Sessio
   const { error, model_errors = {} } = session;
   const ofModel = Object.values(model_errors).some((each) => isDeepStrictEqual(each, error));
   return model_errors[model.name] ?? (ofModel ? undefined : error);
+}
+
+/** Of it or of a stage of it. */
+function nextTry_ms(around: readonly AgentState[], { unit }: UnitSpec): number | undefined {
+  const tries = around.flatMap(({ sessions }) => sessions.map((each) => each.next_tries_ms?.[unit]));
+  return tries.find((at_ms) => at_ms !== undefined);
 }
 
 /** Why a stage of it failed, on whichever device of a node. */

@@ -2,6 +2,7 @@
 // first argument, asks for $HPCSERVE_ENGINE_KEY, and writes what happens to it to stdout, one word a line.
 // What the client's last message says decides what it does: `count N`, `hang`, `crash`, `flood N`, `half`.
 import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { createServer } from 'node:http';
 
 const [where, ...flags] = process.argv.slice(2);
@@ -10,6 +11,10 @@ if (flags.includes('--fail')) {
   process.stderr.write(
     `reading settings\nfatal: no such precision: fp3; the key was ${process.env.HPCSERVE_ENGINE_KEY}\n`,
   );
+  process.exit(3);
+}
+if (flags[0] === '--needs' && !existsSync(flags[1])) {
+  process.stderr.write(`fatal: ${flags[1]} is not there\n`);
   process.exit(3);
 }
 if (flags.includes('--child')) {

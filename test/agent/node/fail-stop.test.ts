@@ -243,7 +243,7 @@ describe('an engine that says that its device failed', () => {
     expect((await site.serving('b')).session_id).toBe(b.session_id);
   });
 
-  test('that its memory is used up: only itself, but no further start', async () => {
+  test('that its memory is used up: only itself, and it is not started again at once', async () => {
     await using site = await Site.open();
     const on = { device_kind: 'gpu', first_device: 0 };
     const agent = await site.start([fragile('a', calm, on), fragile('b', calm, on)], gpu);

@@ -1,6 +1,7 @@
 /** Two native models on one device have one device worker, whose state speaks of both. */
 import { mkdirSync } from 'node:fs';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { unitErrors } from '../../../control/reconcile/assess.ts';
 import { observe, type UnitStatus } from '../../../control/reconcile/observe.ts';
 import { describeLaunch } from '../../../control/runner/prepare-launch.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
@@ -18,6 +19,7 @@ function statuses(session: {
   models: ('serving' | 'failed')[];
   errors: [string, HpcserveError][];
   error?: HpcserveError;
+  next_tries_ms?: Record<string, number>;
 }) {
   const planned = plannedLaunch('m-0');
   const first = planned.units[0]!;
@@ -26,6 +28,7 @@ function statuses(session: {
   const state = deploymentState([launch]);
   mkdirSync(place.store.launchFolder('demo', launch.launch_id), { recursive: true });
   const error = session.error ?? session.errors[0]?.[1];
+  const { next_tries_ms = {} } = session;
   writeAgentState(place.store, launch, {
     sessions: [
       {
@@ -42,6 +45,7 @@ function statuses(session: {
           precision: 'Q8_0',
           context_tokens: 1024,
         })),
+        next_tries_ms,
         ...(error ? { error: error.toJSON() } : {}),
         ...(session.errors.length > 0
           ? { model_errors: Object.fromEntries(session.errors.map(([name, each]) => [name, each.toJSON()])) }
@@ -69,6 +73,14 @@ it('the error of one is not that of the other', () => {
   expect(m).toMatchObject({ state: 'serving' });
   expect(m!.error).toBeUndefined();
   expect(n).toMatchObject({ state: 'failed', error: 'the weights are cut off' });
+});
+
+it('one that is tried again says when', () => {
+  const next_tries_ms = { 'n-0': Date.UTC(2026, 10, 29, 14, 20, 59) };
+  const seen = statuses({ models: ['serving', 'failed'], errors: [['n', broken]], next_tries_ms });
+  expect(unitErrors(Object.values(seen))).toEqual([
+    `n-0 on ${seen['n-0']!.node}: the weights are cut off; it is tried again at 2026-11-29T14:20Z`,
+  ]);
 });
 
 it('the error of the worker is that of both', () => {
