@@ -82,12 +82,12 @@ export class EngineWatch {
 
   async #look(): Promise<Parameters<EngineHealth['look']>[0]> {
     const { traffic } = this.#engine.context;
-    const { in_flight, streams, answer_bytes, pace, unanswered } = traffic;
+    const { passed, streams, answer_bytes, pace, unanswered } = traffic;
     const { stopped, ended, cpu_ms, is_compiling } = await this.#processes.look();
     const held = pace.begun - pace.flowing;
     const seen = {
       health: this.#answer,
-      in_flight: in_flight - held,
+      in_flight: passed - held,
       streams: streams - held,
       unanswered: unanswered.size + Math.max(0, streams - pace.begun),
       flowing: pace.flowing,

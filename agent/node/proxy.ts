@@ -122,11 +122,13 @@ class Passage implements EngineReceiver {
 
   begin(): void {
     const { outgoing, traffic, onSessionEnd, onHandOver, onEnd } = this.#proxied;
+    traffic.passed++;
     traffic.unanswered.add(this.#unanswered);
     const forget = onSessionEnd((error) => this.#endWithSession(error));
     const keep = onHandOver((error) => this.#giveUp(error, openAiError(error, error.http_status)));
     outgoing.once('close', () => {
       this.#deadlines.close();
+      traffic.passed--;
       traffic.unanswered.delete(this.#unanswered);
       traffic.streams -= this.#streams;
       this.#streams = 0;

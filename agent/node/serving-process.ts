@@ -28,6 +28,8 @@ export type Upstream =
 /** Requests of one unit, and what came of them. */
 export interface Traffic {
   in_flight: number;
+  /** Of these, what the engine was given: others wait until it is awake, or for the rest of their bodies. */
+  passed: number;
   /** Of these, streams that have begun. */
   streams: number;
   /** Since ever. */

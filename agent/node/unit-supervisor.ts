@@ -93,6 +93,7 @@ export class UnitSupervisor {
   readonly #reasons = new Map<string, boolean>();
   readonly traffic: Traffic = {
     in_flight: 0,
+    passed: 0,
     streams: 0,
     answer_bytes: 0,
     pace: new AnswerPace(),

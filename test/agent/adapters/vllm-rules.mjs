@@ -17,6 +17,7 @@ const say = (word) => process.stdout.write(`${word}\n`);
 const canSleep = process.env.VLLM_SERVER_DEV_MODE === '1' && argv.includes('--enable-sleep-mode');
 let asleep = false;
 let computing = 0;
+let answered = 0;
 // Where several are on one device: its memory, which one that is awake has to itself. `beside` is what would be out of memory.
 const device = process.env.VLLM_RULES_DEVICE;
 const take = () => {
@@ -42,6 +43,8 @@ createServer(async (request, response) => {
   if (pathname.startsWith('/v1') && request.headers.authorization !== `Bearer ${process.env.VLLM_API_KEY}`)
     return answer(401, { error: 'Unauthorized' });
   if (asked === 'GET /health') return answer(200, {});
+  if (asked === 'GET /metrics')
+    return response.end(`vllm:num_requests_running ${computing}\nvllm:generation_tokens_total ${answered}\n`);
   if (asked === 'POST /invocations') return answer(200, { choices: [{ text: 'to anybody' }] });
   if (canSleep && asked === 'GET /is_sleeping') return answer(200, { is_sleeping: asleep });
   if (canSleep && asked === 'POST /sleep') {
@@ -69,6 +72,7 @@ createServer(async (request, response) => {
   computing++;
   await new Promise((resolve) => setTimeout(resolve, Number(process.env.VLLM_RULES_ANSWER_MS ?? 0)));
   computing--;
+  answered++;
   answer(200, { choices: [{ index: 0, message: { role: 'assistant', content: 'awake' } }], cache_salt });
 }).listen(where, () => {
   say(`pid ${process.pid}`);

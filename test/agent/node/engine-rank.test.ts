@@ -131,6 +131,7 @@ async function contextOf(
     environment: { PATH: process.env.PATH },
     traffic: {
       in_flight: 0,
+      passed: 0,
       streams: 0,
       answer_bytes: 0,
       pace: new AnswerPace(),

@@ -1,6 +1,7 @@
 /** An engine that may sleep, behind a real agent: nobody who asks notices, but for the time that it takes to wake. */
 import { chmod, mkdir, writeFile } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
+import { Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { test } from 'vitest';
@@ -21,9 +22,16 @@ async function installed(site: Site): Promise<Record<string, string>> {
   return { PATH: `${join(folder, 'bin')}${delimiter}${process.env.PATH}`, PYTHONPATH: folder };
 }
 
-async function start(site: Site, name: string, keep_alive_s: number): Promise<RunningAgent> {
-  const unit = unitOf({ name, engine_args: ['--enable-sleep-mode'] }, { engine: 'vllm' });
-  return site.start([unit], { sharing: { keep_alive_s } }, await installed(site));
+async function start(
+  site: Site,
+  name: string,
+  keep_alive_s: number,
+  { wake_ms = 50, stall_s = 300 } = {},
+): Promise<RunningAgent> {
+  const { timeouts } = unitOf({ name }).model;
+  const model = { name, engine_args: ['--enable-sleep-mode'], timeouts: { ...timeouts, stall_s } };
+  const environment = { ...(await installed(site)), VLLM_RULES_WAKE_MS: String(wake_ms) };
+  return site.start([unitOf(model, { engine: 'vllm' })], { sharing: { keep_alive_s } }, environment);
 }
 
 const words = async (agent: RunningAgent): Promise<string[]> =>
@@ -83,6 +91,36 @@ test.concurrent('one that fell asleep and could not say so is woken all the same
   const { statusCode, body } = await site.ask(record, 'hello');
   expect([statusCode, JSON.parse(await body.text()).choices[0].message.content]).toEqual([200, 'awake']);
   expect(await words(agent)).not.toContain('asked asleep');
+}, 60_000);
+
+test.concurrent('is not taken for one that hangs while requests wait until it is awake', async ({
+  expect,
+}) => {
+  await using site = await Site.open();
+  const agent = await start(site, 'slow', 1, { wake_ms: 6000, stall_s: 1 });
+  const record = await site.serving('slow', 30_000);
+  await eventually(async () => (await words(agent)).includes('sleep 1') || undefined, 'sleep', 20_000);
+  const { statusCode, body } = await site.ask(record, 'hello');
+  expect([statusCode, JSON.parse(await body.text()).choices[0].message.content]).toEqual([200, 'awake']);
+}, 60_000);
+
+test.concurrent('is not taken for one that hangs while a client sends its request', async ({ expect }) => {
+  await using site = await Site.open();
+  const agent = await start(site, 'patient', 60, { stall_s: 1 });
+  const record = await site.serving('patient', 30_000);
+  async function* slowly(): AsyncGenerator<string> {
+    yield '{"model":"m","messages":[{"role":"user",';
+    await delay(6000);
+    yield '"content":"hello"}]}';
+  }
+  const { statusCode, body } = await site.pool(record).request({
+    method: 'POST',
+    path: '/v1/chat/completions',
+    headers: { 'content-type': 'application/json' },
+    body: Readable.from(slowly()),
+  });
+  expect([statusCode, JSON.parse(await body.text()).choices[0].message.content]).toEqual([200, 'awake']);
+  expect((await agent.state())?.sessions.find(({ unit }) => unit)?.error).toBeUndefined();
 }, 60_000);
 
 test.concurrent('one that is asked again and again does not sleep, and does once nobody asks', async ({

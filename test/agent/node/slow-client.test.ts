@@ -44,6 +44,7 @@ test('is waited for once, however many events one read brings, and gets all of t
         deadlines,
         traffic: {
           in_flight: 1,
+          passed: 0,
           streams: 0,
           answer_bytes: 0,
           pace: new AnswerPace(),

@@ -46,6 +46,7 @@ beforeAll(async () => {
         deadlines: incoming.url === '/stream/late' ? { ...deadlines, total_ms: answer_ms / 3 } : deadlines,
         traffic: {
           in_flight: 1,
+          passed: 0,
           streams: 0,
           answer_bytes: 0,
           pace: new AnswerPace(),
