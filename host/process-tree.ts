@@ -1,7 +1,7 @@
 /** A process and all that it started, as the kernel counts them in /proc. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setImmediate as turn } from 'node:timers/promises';
-import { readProcessStat } from './process-identity.ts';
+import { identityOf, isAlive, type ProcessIdentity, readProcessStat } from './process-identity.ts';
 
 /** USER_HZ, in which /proc counts processor time: 100 on every architecture that Node runs on. */
 const tick_ms = 10;
@@ -28,6 +28,27 @@ export async function processTree(leader: number): Promise<number[]> {
   // A set grows while it is walked.
   for (const pid of found) for (const child of children.get(pid) ?? []) found.add(child);
   return [...found];
+}
+
+/** The same, as they can be told from later processes of their numbers. */
+export async function identitiesOfTree(leader: number): Promise<ProcessIdentity[]> {
+  const pids = await processTree(leader);
+  return pids.flatMap((pid) => identityOf(pid) ?? []);
+}
+
+/** SIGKILL to those that still live. @returns these */
+export function killAll(processes: readonly ProcessIdentity[]): ProcessIdentity[] {
+  return processes.filter((each) => {
+    if (!isAlive(each)) return false;
+    try {
+      process.kill(each.pid, 'SIGKILL');
+    } catch (error) {
+      // It ended in this moment, or is another user's since it changed who it is.
+      if (!['ESRCH', 'EPERM'].includes((error as NodeJS.ErrnoException).code!)) throw error;
+      return false;
+    }
+    return true;
+  });
 }
 
 interface ProcessActivity {

@@ -2,6 +2,8 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { cgroupOomKills } from '../../host/cgroup.ts';
+import type { ProcessIdentity } from '../../host/process-identity.ts';
+import { identitiesOfTree, killAll } from '../../host/process-tree.ts';
 import { restrictProcess } from '../../native/affinity.ts';
 import { ChildLog } from './child-log.ts';
 import type { OrphanGuard } from './orphan-guard.ts';
@@ -64,6 +66,12 @@ const shown_lines = 12;
  * more memory may be given back meanwhile, as an end takes that long.
  */
 const killed_ms_max = 30_000;
+/**
+ * What it started in groups of its own is killed behind it, and waited for so long: until then it has the device. Higher:
+ * a start that follows may find memory that lower finds taken.
+ */
+const left_ms_max = 5_000;
+const left_look_ms = 20;
 /** What it started may hold its channel open: that is ended with it, and is not waited for longer. */
 const last_messages_ms_max = 2_000;
 
@@ -79,6 +87,8 @@ export class Child {
   readonly #guard: OrphanGuard;
   readonly log: ChildLog;
   #alive = true;
+  /** What there was of it when it was told to end: some of it may have left its group, and its parent ends. */
+  #seen: Promise<ProcessIdentity[]> = Promise.resolve([]);
 
   constructor(options: ChildOptions) {
     this.#guard = options.guard;
@@ -109,13 +119,12 @@ export class Child {
         if (!this.#alive) return;
         this.#alive = false;
         this.#signalGroup('SIGKILL'); // what it started and left behind
-        if (this.process.pid !== undefined) this.#guard.drop(this.process.pid);
         const tail = this.log.tail();
         const orderly = code === 0 || code === exit_by_sigterm || signal === 'SIGTERM';
         const killed = signal === 'SIGKILL' || code === exit_by_sigkill;
         const oom_kills = (cgroupOomKills() ?? 0) > (kills_before ?? 0);
         const out_of_memory = killed && oom_kills;
-        resolve({
+        const end: ChildEnd = {
           code,
           signal,
           words: out_of_memory ? words.replace('perhaps out of memory', 'out of memory') : words,
@@ -124,6 +133,10 @@ export class Child {
           oom_kills,
           last_lines: tail.slice(-shown_lines),
           tail,
+        };
+        void this.#untilNothingIsLeft().finally(() => {
+          if (this.process.pid !== undefined) this.#guard.drop(this.process.pid);
+          resolve(end);
         });
       };
       this.process.once('error', (error) => finish(null, null, `could not be started (${error.message})`));
@@ -151,20 +164,42 @@ export class Child {
     return !this.#alive;
   }
 
-  /** SIGKILL to the whole group. Whether and when the kernel ends it is not waited for: it may hang in a driver. */
+  /** SIGKILL to all of it. Whether and when the kernel ends it is not waited for: it may hang in a driver. */
   kill(): void {
-    this.#signalGroup('SIGKILL');
+    this.#look();
+    void this.#seen.then((seen) => {
+      this.#signalGroup('SIGKILL');
+      killAll(seen);
+    });
   }
 
-  /** SIGTERM to the whole group, SIGKILL to what is left after `grace_ms`; resolves when it has ended. */
-  async stop(grace_ms: number): Promise<ChildEnd> {
+  /**
+   * SIGTERM to the whole group, SIGKILL to what is left after `grace_ms`.
+   * @returns whether it has ended: one that hangs in the kernel does not end by that
+   */
+  async stop(grace_ms: number): Promise<boolean> {
+    this.#look();
     this.#signalGroup('SIGTERM');
-    const kill = setTimeout(() => this.#signalGroup('SIGKILL'), grace_ms);
-    try {
-      return await this.ended;
-    } finally {
-      clearTimeout(kill);
-    }
+    const cancel = new AbortController();
+    const grace = delay(grace_ms, undefined, { signal: cancel.signal }).catch(() => undefined); // it ended first
+    await Promise.race([this.ended, grace]);
+    cancel.abort();
+    if (this.#alive) this.kill();
+    return this.gone();
+  }
+
+  #look(): void {
+    const { pid } = this.process;
+    if (pid !== undefined && this.#alive) this.#seen = identitiesOfTree(pid);
+  }
+
+  /** TGI's shards have groups of their own, and daemons sessions: neither ends with the group. */
+  async #untilNothingIsLeft(): Promise<void> {
+    const { pid } = this.process;
+    if (pid === undefined) return;
+    const left = [...(await this.#seen), ...(await identitiesOfTree(pid))];
+    const until_ms = performance.now() + left_ms_max;
+    while (killAll(left).length > 0 && performance.now() < until_ms) await delay(left_look_ms);
   }
 
   #signalGroup(signal: NodeJS.Signals): void {

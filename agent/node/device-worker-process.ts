@@ -89,6 +89,7 @@ export class DeviceWorkerProcess implements ServingProcess {
   #silent_ticks = 0;
   #heard_ms = performance.now();
   #onFatal: () => void = () => undefined;
+  #onStuck: (end: ProcessEnd) => void = () => undefined;
   /** Who waits for the end of a change of layout, by its number. */
   readonly #refactored = new Map<number, (end: Received<'refactored'> | ProcessEnd) => void>();
   readonly #onEnded = new Set<() => void>();
@@ -122,6 +123,9 @@ export class DeviceWorkerProcess implements ServingProcess {
       this.#child.ended.then((end) => this.#conclude(end)),
       this.#untilSilent(),
       this.#untilFatal(),
+      new Promise<ProcessEnd>((resolve) => {
+        this.#onStuck = resolve;
+      }),
     ]);
     void this.ended.then((end) => this.#tellEnd(end));
     this.#send(configurationOf(context, this.#socket, this.#parking()));
@@ -216,6 +220,7 @@ export class DeviceWorkerProcess implements ServingProcess {
     // One that has not come to itself has nothing to bring to an end, and would read this when it has.
     if (this.upstream === undefined) {
       this.#child.kill();
+      this.#settle(await this.#child.gone());
       await this.ended;
       return;
     }
@@ -226,7 +231,12 @@ export class DeviceWorkerProcess implements ServingProcess {
     });
     const outcome = await Promise.race([this.ended, patience]);
     clearTimeout(timer);
-    if (outcome === 'late') await this.#child.stop(1000);
+    if (outcome === 'late') this.#settle(await this.#child.stop(1000));
+  }
+
+  /** One that does not end by SIGKILL hangs in the kernel: who waits for its end waits no longer. */
+  #settle(has_ended: boolean): void {
+    if (!has_ended) this.#onStuck({ restartable: false, gone: Promise.resolve(false), fatal: 'process' });
   }
 
   /** Its agent's own folder, of all starts. */

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ownMemoryOf, processTree } from '../../host/process-tree.ts';
 import type { EngineLimits, ModelLoad } from '../../spec/agent-state.ts';
@@ -57,6 +58,9 @@ interface Sleeper {
   told(): ToldSleep;
 }
 
+/** It hangs in the kernel, or in a driver: it has its devices still. */
+const unended: ProcessEnd = { restartable: false, gone: Promise.resolve(false), fatal: 'process' };
+
 /** One start of a wrapped engine. */
 export class EngineProcess implements ServingProcess {
   readonly engine: string;
@@ -74,6 +78,8 @@ export class EngineProcess implements ServingProcess {
   readonly #unit: UnitSpec;
   readonly #adapter: EngineAdapter;
   readonly #stopped = new AbortController();
+  /** Its child was told to end and has not, not even by SIGKILL. */
+  readonly #stuck = new AbortController();
   #child: Child | undefined;
   /** Ends what is no child of its process. */
   #endContainer: () => Promise<void> = async () => undefined;
@@ -158,8 +164,15 @@ export class EngineProcess implements ServingProcess {
 
   async stop(grace_ms: number): Promise<void> {
     this.#stopped.abort();
-    await this.#child?.stop(grace_ms);
+    await this.#stopChild(grace_ms);
     await this.ended;
+  }
+
+  /** @returns whether it has ended */
+  async #stopChild(grace_ms: number): Promise<boolean> {
+    if (!this.#child || (await this.#child.stop(grace_ms))) return true;
+    this.#stuck.abort();
+    return false;
   }
 
   async #run(): Promise<ProcessEnd> {
@@ -185,8 +198,14 @@ export class EngineProcess implements ServingProcess {
       const { child, upstream, sleep, kv_events } = await this.#start();
       if (kv_events !== undefined) this.blocks = followBlocks(kv_events, signal, this.#context.log);
       const lost = this.#untilRankLost(signal);
-      const reached = await Promise.race([this.#followed(child, this.#becomeReady(child, upstream)), lost]);
-      if (typeof reached === 'object') return this.#endWith(child, reached);
+      const stuck = once(this.#stuck.signal, 'abort').then(() => 'stuck' as const);
+      const reached = await Promise.race([
+        this.#followed(child, this.#becomeReady(child, upstream)),
+        lost,
+        stuck,
+      ]);
+      if (reached === 'stuck') return unended;
+      if (typeof reached === 'object') return this.#endWith(reached);
       if (reached === 'ready') {
         this.#has_served = true;
         this.#sleep = sleep && this.#sleeping(sleep, upstream, signal);
@@ -204,8 +223,9 @@ export class EngineProcess implements ServingProcess {
         });
       }
       const hung = this.#watch ? this.#untilHung(child, this.#watch, signal) : never;
-      const end = await Promise.race([child.ended, hung, lost.then((whole) => ({ whole }))]);
-      if ('whole' in end) return this.#endWith(child, end.whole);
+      const end = await Promise.race([child.ended, hung, lost.then((whole) => ({ whole })), stuck]);
+      if (end === 'stuck') return unended;
+      if ('whole' in end) return this.#endWith(end.whole);
       this.upstream = undefined;
       if (this.#stopped.signal.aborted) return { restartable: false };
       // Where it was killed for hanging, its end is no news.
@@ -213,10 +233,10 @@ export class EngineProcess implements ServingProcess {
         ? await hung
         : exitedEngine(end, child.log.notable(), this.#ending());
     } catch (error) {
-      if (this.#stopped.signal.aborted) return { restartable: false };
       // It would live on with its devices.
-      await this.#child?.stop(stop_grace_ms);
-      return { error: HpcserveError.from(error), restartable: false };
+      const has_ended = await this.#stopChild(stop_grace_ms);
+      if (this.#stopped.signal.aborted) return has_ended ? { restartable: false } : unended;
+      return { ...(has_ended ? {} : unended), error: HpcserveError.from(error), restartable: false };
     } finally {
       this.#turns?.leave();
       started();
@@ -376,10 +396,11 @@ export class EngineProcess implements ServingProcess {
     return { place: { rank: 0, nodes, own_address: address, leader } };
   }
 
-  async #endWith(child: Child, end: EngineEnd): Promise<ProcessEnd> {
+  async #endWith(end: EngineEnd): Promise<ProcessEnd> {
     this.upstream = undefined;
-    await child.stop(stop_grace_ms);
-    return this.#stopped.signal.aborted ? { restartable: false } : end;
+    const has_ended = await this.#stopChild(stop_grace_ms);
+    if (this.#stopped.signal.aborted) return has_ended ? { restartable: false } : unended;
+    return has_ended ? end : { ...end, ...unended };
   }
 
   /** Resolves where a rank on another node ended: then all of it ends. */
@@ -463,20 +484,15 @@ export class EngineProcess implements ServingProcess {
         if (status >= 200 && status < 300) return 'ready';
         last = `${this.#adapter.readiness_path} answers ${status}`;
       } catch (error) {
-        if (error instanceof HpcserveError) {
-          await child.stop(stop_grace_ms);
-          throw error;
-        }
+        if (error instanceof HpcserveError) throw error;
         last = (error as Error).message; // refused until it listens
       }
-      if (performance.now() > deadline_ms) {
-        await child.stop(stop_grace_ms);
+      if (performance.now() > deadline_ms)
         throw new HpcserveError('E_AGENT_ENGINE_READY', {
           what: `${this.engine} did not serve ${this.#unit.model.name} within ${ready_s} s`,
           because: last,
           details: { log_file: this.log_file },
         });
-      }
       await Promise.race([child.ended, delay(ready_poll_ms)]);
     }
     return 'ended';

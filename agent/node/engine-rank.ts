@@ -1,4 +1,5 @@
 /** One rank of a wrapped engine that runs on several nodes: started as the first node says, ended with it. */
+import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { UnitSpec } from '../../spec/launch.ts';
@@ -30,6 +31,8 @@ export class EngineRank implements ServingProcess {
   readonly #unit: UnitSpec;
   readonly #place: RankPlace;
   readonly #stopped = new AbortController();
+  /** Its child was told to end and has not, not even by SIGKILL. */
+  readonly #stuck = new AbortController();
   #child: Child | undefined;
   /** Ends what is no child of its process. */
   #endContainer: () => Promise<void> = async () => undefined;
@@ -67,7 +70,7 @@ export class EngineRank implements ServingProcess {
       ]);
     waiting.abort();
     this.#stopped.abort();
-    await this.#child?.stop(grace_ms);
+    if (this.#child && !(await this.#child.stop(grace_ms))) this.#stuck.abort();
     await this.ended;
   }
 
@@ -116,11 +119,14 @@ export class EngineRank implements ServingProcess {
     await board.tell(rank, { phase: 'up', node });
     const first = this.#firstEnded(signal).then((because) => `it ended on its first node: ${because}`);
     const away = this.#firstLost(meeting.node, signal);
-    const ended = await Promise.race([first, away, child.ended]);
+    const stuck = once(this.#stuck.signal, 'abort').then(() => 'it does not end by SIGKILL');
+    const ended = await Promise.race([first, away, child.ended, stuck]);
     if (this.#stopped.signal.aborted) return { restartable: false };
     if (typeof ended === 'string') {
-      await child.stop(stop_grace_ms);
-      return { restartable: false, error: this.#lost(ended, []) };
+      const has_ended = await child.stop(stop_grace_ms);
+      const end: ProcessEnd = { restartable: false, error: this.#lost(ended, []) };
+      if (!has_ended) end.gone = Promise.resolve(false);
+      return end;
     }
     return {
       restartable: false,

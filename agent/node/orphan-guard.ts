@@ -21,7 +21,11 @@ while read -r verb group; do
 done
 for one in $groups; do kill -s TERM -- "-$one" 2>/dev/null; done
 [ -z "$groups" ] || sleep 1
-for one in $groups; do kill -s KILL -- "-$one" 2>/dev/null; done
+# Each leads a session, too, in which others may have made groups of their own.
+for one in $groups; do
+  kill -s KILL -- "-$one" 2>/dev/null
+  pkill -KILL -s "$one" 2>/dev/null
+done
 for file in "$1"/*.container; do
   [ -f "$file" ] || continue
   timeout 60 xargs -0 sh -c 'name=$1; shift; "$@" kill "$name"; "$@" rm --force "$name"' sh <"$file" >/dev/null 2>&1

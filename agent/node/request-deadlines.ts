@@ -1,10 +1,27 @@
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { ModelSpec } from '../../spec/model-yaml.ts';
 
 /** How long one answer may take, ms; `timeouts` of model.yaml. */
 export interface RequestDeadlines {
   first_token_ms: number;
   between_tokens_ms: number;
   total_ms: number;
+}
+
+/** Longest answers where model.yaml says nothing, s; a model that reasons writes several times as much. */
+const total_s_default = { plain: 3600, reasoning: 14_400 };
+
+/** @param reasons asked where it matters: whether the model does */
+export function requestDeadlines(
+  { first_token_s, between_tokens_s, total_s }: ModelSpec['timeouts'],
+  reasons: () => boolean,
+): RequestDeadlines {
+  const whole_s = total_s ?? (reasons() ? total_s_default.reasoning : total_s_default.plain);
+  return {
+    first_token_ms: first_token_s * 1000,
+    between_tokens_ms: between_tokens_s * 1000,
+    total_ms: whole_s * 1000,
+  };
 }
 
 /** `total`: the answer is too long, whoever computes it. `replica`: another one may be faster. */

@@ -1,8 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, statSync } from 'node:fs';
+import { mkdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { HpcserveError } from '../../spec/errors/error.ts';
+import type { AgentLog } from './log.ts';
 
 /** `<folder>/u99-9/engine.sock` must fit into sun_path (108 bytes with its end). */
 const path_bytes_max = 80;
@@ -67,5 +68,14 @@ function makeIn<Guard extends FolderGuard>(
       standing.abandon(); // the name may be that of somebody else's folder
       if (names === names_max || (error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
     }
+  }
+}
+
+/** Of one start. The guard takes what is left of it with the agent's own. */
+export function removeRuntimeFolder(path: string, log: AgentLog): void {
+  try {
+    rmSync(path, { recursive: true, force: true });
+  } catch (error) {
+    log.warn({ path, reason: (error as Error).message }, 'a runtime folder is not removed');
   }
 }

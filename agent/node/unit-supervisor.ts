@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { mkdirSync, rmSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type CurrentDelegation, LocalSession, type Registry } from '../../mesh/index.ts';
 import type { ModelLoad, SessionState } from '../../spec/agent-state.ts';
@@ -22,10 +22,11 @@ import { failureReport, shipFailure } from './failure-report.ts';
 import { answers, oneLine, pendingModel } from './model-path.ts';
 import type { HandOver } from './proxy.ts';
 import { unitReasons } from './reasons.ts';
-import type { RequestDeadlines } from './request-deadlines.ts';
+import { type RequestDeadlines, requestDeadlines } from './request-deadlines.ts';
 import { pausesBesideOthers, RestartPolicy } from './restart-policy.ts';
+import { removeRuntimeFolder } from './runtime-folder.ts';
 import type { ProcessContext, ProcessEnd, ServingProcess, Traffic } from './serving-process.ts';
-import { SessionNews } from './session-news.ts';
+import { SessionNews, type UnitNews } from './session-news.ts';
 import { stagesOf } from './stage-place.ts';
 import type { Waking } from './waking.ts';
 
@@ -42,9 +43,6 @@ const shared_signal_ms = 300;
 const prefix_cache_ms = 30_000;
 /** Time to put a failure report onto a shared filesystem, which may hang: the agent leaves all the same. */
 const ship_ms = 5000;
-/** Longest answers where model.yaml says nothing, s; a model that reasons writes several times as much. */
-const total_s_default = { plain: 3600, reasoning: 14_400 };
-
 /** What is done with bodies before a wrapped engine gets them. */
 export interface BodyRules {
   /** Hosts from which it may fetch what requests name. */
@@ -120,11 +118,7 @@ export class UnitSupervisor {
     this.#options = options;
     this.name = options.group.name;
     this.#later = pausesBesideOthers(options.environment);
-    const { log } = options;
-    this.#news = new SessionNews(() => {
-      const engine_version = this.#process?.engine_version;
-      return { session: this.#session, models: this.models, engine_version, draining: this.#draining };
-    }, log);
+    this.#news = new SessionNews(() => this.#toTell(), options.log);
   }
 
   get session(): LocalSession | undefined {
@@ -294,13 +288,7 @@ export class UnitSupervisor {
   /** How long an answer of a model may take. */
   deadlines(name: string): RequestDeadlines {
     const unit = this.#options.group.units.find(({ model }) => model.name === name)!;
-    const { first_token_s, between_tokens_s, total_s } = unit.model.timeouts;
-    const whole_s = total_s ?? (this.#unitReasons(unit) ? total_s_default.reasoning : total_s_default.plain);
-    return {
-      first_token_ms: first_token_s * 1000,
-      between_tokens_ms: between_tokens_s * 1000,
-      total_ms: whole_s * 1000,
-    };
+    return requestDeadlines(unit.model.timeouts, () => this.#unitReasons(unit));
   }
 
   /** Where its engine spells tokens; undefined where it does not. */
@@ -419,7 +407,10 @@ export class UnitSupervisor {
   async #run(): Promise<void> {
     const { log } = this.#options;
     while (!this.#stopped.signal.aborted) {
-      const ended = await this.#runOnce();
+      const ended = await this.#runOnce().catch(
+        // A full disk, say, or no memory for another process: it is this unit's failure, and of no other.
+        (error: unknown): ProcessEnd => ({ error: HpcserveError.from(error), restartable: false }),
+      );
       const end = this.#permanentFailure ? { error: this.#permanentFailure, restartable: false } : ended;
       this.#ended = true;
       if (this.#stopped.signal.aborted || !end.error) break;
@@ -547,7 +538,7 @@ export class UnitSupervisor {
     const unfollow = this.#followPrefixCaches();
     const end = await process.ended;
     unfollow();
-    rmSync(runtime_folder, { recursive: true, force: true });
+    removeRuntimeFolder(runtime_folder, this.#options.log);
     if (end.orderly && !this.#draining) {
       await delay(shared_signal_ms, undefined, { signal: this.#stopped.signal }).catch(() => undefined);
     }
@@ -574,6 +565,11 @@ export class UnitSupervisor {
   /** Has others know of its models, where something is new of them, or of other stages that they need. */
   tell(): void {
     this.#news.tell();
+  }
+
+  #toTell(): UnitNews {
+    const engine_version = this.#process?.engine_version;
+    return { session: this.#session, models: this.models, engine_version, draining: this.#draining };
   }
 
   async #announceEnd(error: HpcserveError): Promise<void> {

@@ -21,6 +21,11 @@ if (flags.includes('--child')) {
   const child = spawn('sleep', ['600'], { stdio: 'ignore' });
   say(`child ${child.pid}`);
 }
+if (flags.includes('--shard')) {
+  // With job control a shell gives what it starts a process group of its own, in the same session.
+  spawn('/bin/sh', ['-c', 'set -m; sleep 611 & wait'], { stdio: 'ignore' });
+}
+if (flags.includes('--daemon')) spawn('sleep', ['612'], { stdio: 'ignore', detached: true });
 
 const server = createServer(async (request, response) => {
   if (request.headers.authorization !== `Bearer ${process.env.HPCSERVE_ENGINE_KEY}`) {

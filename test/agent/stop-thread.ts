@@ -21,10 +21,15 @@ export function threadStopper(folder: string): string {
 
 /**
  * @param program what `threadStopper` made
+ * @param library in which it is to be met
  * @returns its process: the thread goes on when it is killed
  */
-export async function stopComputingThread(pid: number, program: string): Promise<ChildProcess> {
-  const stopper = spawn(program, [String(pid), 'libggml-cpu'], { stdio: ['ignore', 'pipe', 'inherit'] });
+export async function stopComputingThread(
+  pid: number,
+  program: string,
+  library = 'libggml-cpu',
+): Promise<ChildProcess> {
+  const stopper = spawn(program, [String(pid), library], { stdio: ['ignore', 'pipe', 'inherit'] });
   const [said] = await Promise.race([once(stopper.stdout!, 'data'), once(stopper, 'exit')]);
   if (String(said) !== 'stopped\n') throw new Error(`the thread was not stopped: ${said}`);
   return stopper;

@@ -80,6 +80,85 @@ describe('an agent that is killed leaves no process and no socket behind', () =>
   });
 });
 
+/** Processes with the mark that run `sleep` for so long. */
+function sleeping(mark: string, seconds: number): number[] {
+  return marked(mark).filter((pid) => {
+    try {
+      return readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes(`sleep\0${seconds}\0`);
+    } catch {
+      return false; // ended meanwhile
+    }
+  });
+}
+
+describe('what an engine started in groups of its own', () => {
+  test('ends when the engine is killed, before another is started', async () => {
+    await using site = await Site.open();
+    const mark = randomUUID();
+    const agent = await site.start([fixtureUnit('m', ['--shard'])], {}, { [mark_variable]: mark });
+    const record = await site.serving('m');
+    const [shard] = await eventually(() => {
+      const found = sleeping(mark, 611);
+      return found.length > 0 ? found : undefined;
+    }, 'the shard');
+    process.kill(await agent.pidOf(record), 'SIGKILL');
+    await site.session(
+      (each) =>
+        each.session_id !== record.session_id &&
+        each.lifecycle === 'SERVING' &&
+        each.metadata.role === 'engine',
+      20_000,
+    );
+    await eventually(() => sleeping(mark, 611).length === 1, 'the shard of the next');
+    expect(sleeping(mark, 611)).not.toContain(shard);
+  });
+
+  test('or left the session: ends when the engine is told to', async () => {
+    await using site = await Site.open();
+    const mark = randomUUID();
+    const units = [fixtureUnit('m', ['--shard', '--daemon'])];
+    const agent = await site.start(units, {}, { [mark_variable]: mark });
+    await site.serving('m');
+    await eventually(() => sleeping(mark, 612).length === 1, 'the daemon');
+    agent.process.kill('SIGTERM');
+    expect(await agent.ended).toEqual({ code: 0, signal: null });
+    expect(marked(mark)).toEqual([]);
+  });
+
+  test('ends with an agent that is killed', async () => {
+    await using site = await Site.open();
+    const mark = randomUUID();
+    const agent = await site.start([fixtureUnit('m', ['--shard'])], {}, { [mark_variable]: mark });
+    await site.serving('m');
+    await eventually(() => sleeping(mark, 611).length === 1, 'the shard');
+    agent.process.kill('SIGKILL');
+    await agent.ended;
+    await eventually(() => marked(mark).length === 0, 'every process is gone', 6000);
+  });
+});
+
+test('a unit that cannot be started again fails alone', async () => {
+  await using site = await Site.open();
+  const agent = await site.start([fixtureUnit('one'), fixtureUnit('other')]);
+  const one = await site.serving('one');
+  const other = await site.serving('other');
+  const [folder] = readdirSync(join(site.folder, 'run'));
+  // As a full disk would: what the next start makes first cannot be made.
+  for (const unit of ['u0', 'u1']) closeSync(openSync(join(site.folder, 'run', folder!, `${unit}-1`), 'w'));
+  process.kill(await agent.pidOf(one), 'SIGKILL');
+  const state = await agent.stateWhere(
+    ({ sessions }) => sessions.some(({ unit, next_tries_ms }) => unit === 'one-0' && next_tries_ms),
+    'it is given up',
+    20_000,
+  );
+  const failed = state.sessions.find(({ unit }) => unit === 'one-0')!;
+  expect(failed.error).toMatchObject({ what: expect.stringMatching(/EEXIST/) });
+  expect(await (await site.ask(other, 'count 1')).body.text()).toContain('[DONE]');
+  agent.process.kill('SIGTERM');
+  expect(await agent.ended).toEqual({ code: 0, signal: null });
+  await eventually(() => site.registry.get(one.session_id)?.lifecycle === 'LEFT', 'it left');
+});
+
 test('asked to stop while it starts, it begins nothing more, and no worker is waited for that has not come to itself', async () => {
   await using site = await Site.open();
   const model_path = await toyModel(site);
