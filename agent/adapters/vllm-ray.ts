@@ -14,6 +14,10 @@ import type { EngineRankPlace } from './adapter.ts';
 const program = `
 import os, socket, subprocess, sys, time
 
+# Ray does not start where it finds ROCm's own variable, and asks for HIP's.
+if os.environ.get("ROCR_VISIBLE_DEVICES"):
+    os.environ["HIP_VISIBLE_DEVICES"] = os.environ["ROCR_VISIBLE_DEVICES"]
+os.environ.pop("ROCR_VISIBLE_DEVICES", None)
 role, address, port, own, nodes = sys.argv[1:6]
 common = ["--block", "--disable-usage-stats", "--node-ip-address=" + own]
 leader = "[%s]:%s" % (address, port) if ":" in address else "%s:%s" % (address, port)

@@ -178,11 +178,10 @@ const kv_events_option = '--kv-events-config';
 function tellsBlocks({ model }: UnitSpec, { probed, place }: AdapterContext): boolean {
   if (place !== undefined || !probed?.unix_socket || probed.options?.has(kv_events_option) !== true)
     return false;
-  return !isGiven(model.engine_args, [
-    kv_events_option,
-    '--data-parallel-size',
-    '--no-enable-prefix-caching',
-  ]);
+  const { engine_args } = model;
+  // `-dp`, and whatever else argparse takes for one of these options.
+  if (engine_args.some((word) => /^(--data[-_]parallel|-dp)/.test(word))) return false;
+  return !isGiven(engine_args, [kv_events_option, '--no-enable-prefix-caching']);
 }
 
 /** At a socket in a folder of ours alone: ZeroMQ knows no key. */

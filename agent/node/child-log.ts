@@ -79,18 +79,23 @@ export class ChildLog {
 
   /** Text as it stands, secrets included; empty where the file cannot be read. */
   read(start: number, length: number): string {
+    return this.readBytes(start, length).toString('utf8');
+  }
+
+  /** The same, before it is text. */
+  readBytes(start: number, length: number): Buffer {
     let descriptor: number;
     try {
       descriptor = openSync(this.#path, constants.O_RDONLY);
     } catch {
-      return ''; // already reported when it was opened for writing
+      return Buffer.alloc(0); // already reported when it was opened for writing
     }
     try {
       const buffer = Buffer.alloc(
         Math.max(0, Math.min(length, fstatSync(descriptor).size - this.#offset - start)),
       );
       const bytes = readSync(descriptor, buffer, 0, buffer.length, this.#offset + start);
-      return buffer.toString('utf8', 0, bytes);
+      return buffer.subarray(0, bytes);
     } finally {
       closeSync(descriptor);
     }

@@ -67,8 +67,8 @@ const shown_lines = 12;
  */
 const killed_ms_max = 30_000;
 /**
- * What it started in groups of its own is killed behind it, and waited for so long: until then it has the device. Higher:
- * a start that follows may find memory that lower finds taken.
+ * What it started in groups of its own is killed behind it, and waited for so long: until then it has the device.
+ * Higher: a start that follows may find memory that lower finds taken.
  */
 const left_ms_max = 5_000;
 const left_look_ms = 20;

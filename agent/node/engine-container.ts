@@ -63,17 +63,29 @@ export class EngineContainer {
   }
 
   /**
-   * The command line of the engine, with the names of variables that a runtime hands on only where it is told to, and a
-   * name to end it by.
+   * The command line of the engine, with the names of variables that a runtime hands on only where it is told to, a
+   * name to end it by, and the folder that it is to run in.
    * @param argv begins with `prefix`
    */
-  started(argv: readonly string[], names: Iterable<string>): string[] {
+  started(argv: readonly string[], names: Iterable<string>, cwd?: string): string[] {
     const { kind, options_at } = this.#runtime ?? {};
     if (options_at === undefined || kind === 'apptainer') return [...argv];
     const option =
       kind === 'enroot' ? (name: string) => ['--env', name] : (name: string) => [`--env=${name}`];
-    const name = this.detached === undefined ? [] : [`--name=${this.detached.name}`];
-    return [...argv.slice(0, options_at), ...name, ...[...names].flatMap(option), ...argv.slice(options_at)];
+    const own: string[] = [];
+    if (this.detached !== undefined) own.push(`--name=${this.detached.name}`);
+    if (cwd !== undefined && kind === 'podman') own.push(`--workdir=${cwd}`);
+    own.push(...[...names].flatMap(option));
+    const { length } = this.prefix;
+    // Enroot has no option for it.
+    const within = cwd !== undefined && kind === 'enroot' ? ['sh', '-c', 'cd "$0" && exec "$@"', cwd] : [];
+    return [
+      ...argv.slice(0, options_at),
+      ...own,
+      ...argv.slice(options_at, length),
+      ...within,
+      ...argv.slice(length),
+    ];
   }
 
   /**

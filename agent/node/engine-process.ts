@@ -236,7 +236,8 @@ export class EngineProcess implements ServingProcess {
       // It would live on with its devices.
       const has_ended = await this.#stopChild(stop_grace_ms);
       if (this.#stopped.signal.aborted) return has_ended ? { restartable: false } : unended;
-      return { ...(has_ended ? {} : unended), error: HpcserveError.from(error), restartable: false };
+      const end = { error: HpcserveError.from(error), restartable: false };
+      return has_ended ? end : { ...end, ...unended };
     } finally {
       this.#turns?.leave();
       started();
@@ -356,7 +357,7 @@ export class EngineProcess implements ServingProcess {
     if (probed) checkEngineOptions(this.#unit, probed, own.argv.slice(container.prefix.length));
     this.#program = own.argv[0];
     const names = [...Object.keys(own.env), ...variablesOf(this.#unit, this.#context)];
-    const inside = { ...own, argv: container.started(own.argv, names) };
+    const inside = { ...own, argv: container.started(own.argv, names, own.cwd) };
     const line = apart ? withPrivateNetwork(inside, runtime_folder) : inside;
     this.#stopped.signal.throwIfAborted();
     prepareFiles(line);

@@ -16,7 +16,7 @@ const read_bytes_max = 256 * 1024;
 /** The kernel walks all page tables to say what is mapped: at most such a share of the time is spent on it. */
 const mapped_share = 0.02;
 
-interface PhaseProgress {
+export interface PhaseProgress {
   phase: LoadPhase;
   /** Of the weights, while they are read; absent before and where nothing tells. */
   bytes_loaded?: number | undefined;
@@ -72,10 +72,10 @@ export class EngineProgress {
 
   #readLog(): void {
     const { log } = this.#child;
-    const text = log.read(this.#read_bytes, read_bytes_max);
-    this.#read_bytes += Buffer.byteLength(text);
+    const bytes = log.readBytes(this.#read_bytes, read_bytes_max);
+    this.#read_bytes += bytes.length;
     // Bars of progress are redrawn with a carriage return.
-    const lines = (this.#rest + text).split(/[\r\n]/);
+    const lines = (this.#rest + bytes.toString('utf8')).split(/[\r\n]/);
     this.#rest = (lines.pop() ?? '').slice(-read_bytes_max);
     for (const line of lines) {
       const sign = phaseSign(this.#engine, line);

@@ -188,9 +188,10 @@ export class EngineRank implements ServingProcess {
     prepareFiles(line);
     container.detached?.register();
     this.#endContainer = async () => container.detached?.end(environment, log);
+    const names = [...Object.keys(line.env), ...variablesOf(unit, this.#context)];
     const child = new Child({
       detached: container.detached && (() => container.detached!.pid(environment)),
-      argv: container.started(line.argv, [...Object.keys(line.env), ...variablesOf(unit, this.#context)]),
+      argv: container.started(line.argv, names, line.cwd),
       env: { ...environment, ...line.env },
       cwd: line.cwd,
       log_file: this.log_file,

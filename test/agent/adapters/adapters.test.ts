@@ -1,3 +1,9 @@
+import { execFile } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
 import {
   type AdapterContext,
@@ -82,6 +88,27 @@ describe('on several nodes', () => {
     expect(line('vllm', {}, { place: first, probed: ranks }, split).argv).toContain('--nnodes');
   });
 
+  test('Ray, which takes HIP’s variable alone, is shown the devices that ROCm is', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'hpcserve-ray-'));
+    const leader = createServer((socket) => socket.destroy());
+    try {
+      await new Promise<void>((resolve) => leader.listen(0, '127.0.0.1', resolve));
+      const { port } = leader.address() as AddressInfo;
+      const place = { ...second, leader: { address: '127.0.0.1', port } };
+      const options = new Set(['--served-model-name']);
+      const probed = { version: '0.11.0', unix_socket: true, options };
+      const [program, ...args] = line('vllm', {}, { place, probed }, split).argv;
+      const ray = '#!/bin/sh\necho "$1 $2 hip=$HIP_VISIBLE_DEVICES rocr=$ROCR_VISIBLE_DEVICES"\n';
+      writeFileSync(join(folder, 'ray'), ray, { mode: 0o755 });
+      const env = { PATH: `${folder}:${process.env.PATH}`, ROCR_VISIBLE_DEVICES: '2,3' };
+      const { stdout } = await promisify(execFile)(program!, args, { env });
+      expect(stdout).toBe(`start --address=127.0.0.1:${port} hip=2,3 rocr=\n`);
+    } finally {
+      leader.close();
+      rmSync(folder, { recursive: true, force: true });
+    }
+  });
+
   test('SGLang: by rank, and an IPv6 address in brackets', () => {
     const place = { ...second, leader: { address: 'fd00::1', port: 29_501 } };
     const { argv } = line('sglang', {}, { place }, split);
@@ -104,6 +131,16 @@ describe('on several nodes', () => {
 });
 
 describe('vLLM', () => {
+  test('tells of its KV blocks where one process computes, whatever its data parallelism is called', () => {
+    const options = new Set(['--kv-events-config']);
+    const probed = { version: '0.18.0', unix_socket: true, options };
+    const tells = (...engine_args: string[]): boolean =>
+      line('vllm', { engine_args }, { probed }).argv.includes('--kv-events-config');
+    expect(tells()).toBe(true);
+    for (const words of [['-dp', '8'], ['-dp=8'], ['--data-parallel-size=8'], ['--data_parallel_size', '8']])
+      expect(tells(...words), words.join(' ')).toBe(false);
+  });
+
   test('on a unix socket where its version has them', () => {
     const result = line(
       'vllm',

@@ -57,6 +57,26 @@ describe('what a runtime is told', () => {
     ]);
   });
 
+  it('the folder to run in, where it would run in another', () => {
+    const rest = ['tgi', '--model-id', 'm'];
+    const podman = containerOf('podman', 'run', 'tgi:3');
+    expect(podman.started([...podman.prefix, ...rest], [], '/run/h/models')).toEqual([
+      ...['podman', 'run', `--name=${podman.detached!.name}`, '--workdir=/run/h/models'],
+      ...['--volume=/run/h:/run/h', '--volume=/models/x:/models/x', 'tgi:3', ...rest],
+    ]);
+    const enroot = containerOf('enroot', 'start', 'tgi');
+    const started = enroot.started([...enroot.prefix, ...rest], ['K'], '/');
+    const within = started.slice(started.indexOf('sh'));
+    expect(within.slice(-rest.length)).toEqual(rest);
+    const [program, ...args] = [...within.slice(0, -rest.length), 'pwd'];
+    expect(spawnSync(program!, args, { encoding: 'utf8', cwd: tmpdir() }).stdout).toBe('/\n');
+    const apptainer = containerOf('apptainer', 'exec', 'tgi.sif');
+    expect(apptainer.started([...apptainer.prefix, ...rest], [], '/')).toEqual([
+      ...apptainer.prefix,
+      ...rest,
+    ]);
+  });
+
   it('no prefix, or one of another kind: nothing', () => {
     for (const prefix of [[], ['nice'], ['conda', 'run', '-n', 'podman-free', 'x']]) {
       const container = containerOf(...prefix);
