@@ -120,7 +120,7 @@ function onlyName({ store }: Operations): string {
   });
 }
 
-/** Whole lines that were added since the last look; a line without its end waits for it. */
+/** Whole lines that were added since the last look; a line without its end waits for it, unless it fills a look. */
 function addedLines(path: string, offsets: Map<string, number>): string[] {
   const offset = offsets.get(path) ?? 0;
   let descriptor: number;
@@ -136,17 +136,29 @@ function addedLines(path: string, offsets: Map<string, number>): string[] {
     const start = size < offset ? 0 : offset;
     const bytes = Buffer.alloc(Math.min(size - start, chunk_bytes));
     const read = readSync(descriptor, bytes, 0, bytes.length, start);
-    const end = bytes.subarray(0, read).lastIndexOf(0x0a) + 1;
+    const added = bytes.subarray(0, read);
+    const whole = added.lastIndexOf(0x0a) + 1;
+    // A longer look would never come: what fills this one goes out as a line, and the rest of it as the next.
+    const end = whole === 0 && read === chunk_bytes ? cutOf(added) : whole;
     offsets.set(path, start + end);
-    return end === 0
-      ? []
-      : bytes
-          .subarray(0, end - 1)
-          .toString('utf8')
-          .split('\n');
+    if (end === 0) return [];
+    return added
+      .subarray(0, whole === 0 ? end : whole - 1)
+      .toString('utf8')
+      .split('\n');
   } finally {
     closeSync(descriptor);
   }
+}
+
+/** Where to cut a line that is too long: behind a state of a progress bar, else before a character that goes on. */
+function cutOf(bytes: Buffer): number {
+  const carriageReturn = bytes.lastIndexOf(0x0d) + 1;
+  if (carriageReturn > 0) return carriageReturn;
+  // The last character begins at one of the last four bytes, in UTF-8.
+  let end = bytes.length - 1;
+  while (end > bytes.length - 4 && (bytes[end]! & 0xc0) === 0x80) end--;
+  return end;
 }
 
 function print(context: CliContext, file: LaunchLogFile, lines: readonly string[]): void {
