@@ -47,6 +47,7 @@ async function stop(context: CliContext, name: string | undefined, options: Stop
         name === undefined ? 'what is to be stopped?' : 'a name and --all or --gateway contradict each other',
       try: ['hpcserve stop NAME', 'hpcserve stop --all'],
     });
+  refuseContradiction(options);
   const sites = sitesAsked(context, options.sites);
   if (sites !== undefined) {
     const question = `End all deployments of ${sites.join(' and ')}?`;
@@ -61,6 +62,18 @@ async function stop(context: CliContext, name: string | undefined, options: Stop
     return stopOnSites(context, sites, argv);
   }
   return stopOnSite(context, name, options);
+}
+
+/** Options that would take back what another one asks for. @throws E_USAGE */
+function refuseContradiction({ gateway, all, keepGateway }: StopOptions): void {
+  if (!gateway || !(all || keepGateway)) return;
+  throw new HpcserveError('E_USAGE', {
+    what: `${all ? '--all' : '--keep-gateway'} and --gateway contradict each other`,
+    because: '--gateway ends the gateways alone; jobs go on',
+    try: all
+      ? ['hpcserve stop --all, which ends the gateways with the last deployment', 'hpcserve stop --gateway']
+      : 'leave out one of the two',
+  });
 }
 
 async function stopOnSite(

@@ -25,3 +25,19 @@ it('ends a gateway that does not answer yet with the last deployment', async () 
   if (left) process.kill(identity.pid, 'SIGKILL');
   expect(left).toBe(false);
 }, 60_000);
+
+it.each([
+  [['--all', '--yes'], '--all'],
+  [['--keep-gateway'], '--keep-gateway'],
+])('ends nothing where --gateway is typed with %s', async (options, refused) => {
+  const started = await home.run(['gateway', 'start']);
+  expect(started.code, started.stderr).toBe(0);
+  try {
+    const stopped = await home.run(['stop', '--gateway', ...options]);
+    expect(stopped.code, stopped.stderr).toBe(2);
+    expect(stopped.stderr).toContain(`error: ${refused} and --gateway contradict each other [E_USAGE]`);
+    expect((await home.run(['gateway', 'list'])).stdout).toContain('running');
+  } finally {
+    await home.run(['stop', '--gateway']);
+  }
+});
