@@ -60,6 +60,12 @@ Examples:
       const settings = changedSettings({}, changesOf(options));
       const { admin, url, gateway_folder, site } = await openAdmin(context);
       const made = await admin.createKey(name, settings);
+      // Before it is kept, which a quota may prevent: nobody else has it, and the gateway shows it to nobody again.
+      if (context.json) context.out(JSON.stringify({ ...made, url }));
+      else {
+        context.out(made.key);
+        context.note(`${made.id} for ${made.name}; use it with ${url}. It cannot be shown again.`);
+      }
       if (options.save)
         credentialFile(context).save({
           url,
@@ -69,11 +75,6 @@ Examples:
           key_id: made.id,
           created_at_ms: context.now_ms(),
         });
-      if (context.json) context.out(JSON.stringify({ ...made, url }));
-      else {
-        context.out(made.key);
-        context.note(`${made.id} for ${made.name}; use it with ${url}. It cannot be shown again.`);
-      }
     });
 }
 
