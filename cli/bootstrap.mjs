@@ -3,7 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { constants } from 'node:os';
+import { constants, hostname } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { missingInstall } from './install-check.mjs';
@@ -33,6 +33,9 @@ const sourceFolders = [
   ],
   '.ci',
 ];
+
+/** Whether this process made the lock that is there. */
+let hasLock = false;
 
 const [action, script, ...args] = process.argv.slice(2);
 if (action !== 'build' && !(action === 'run' && script)) {
@@ -170,30 +173,62 @@ function describe(path) {
   return `${relative(root, path)} ${mtimeMs} ${size}`;
 }
 
-/** One installation at a time: a second caller waits for the first, and takes over a lock whose owner is gone. */
+/**
+ * One installation at a time, on all hosts that share the folder: a second caller waits for the first, and takes over
+ * a lock whose owner is gone, which only a process of the owner's host can see.
+ */
 function withLock(work) {
-  const owner = join(lockFolder, 'pid');
+  const file = join(lockFolder, 'pid');
   const deadline = Date.now() + 600_000;
-  for (;;) {
+  for (let looks = 0; ; looks++) {
     try {
       mkdirSync(lockFolder);
-      writeFileSync(owner, String(process.pid));
+      hasLock = true;
+      writeFileSync(file, `${hostname()} ${process.pid}`);
       break;
     } catch (error) {
       if (error.code === 'EROFS' || error.code === 'EACCES') return; // a read-only installation is built already
       if (error.code !== 'EEXIST') throw error;
-      const pid = existsSync(owner) ? Number(readFileSync(owner, 'utf8')) : 0;
-      if (pid > 0 && !existsSync(`/proc/${pid}`)) rmSync(lockFolder, { recursive: true, force: true });
+      const owner = lockOwner(file);
+      const words = owner === undefined ? 'a process' : `process ${owner.pid} on ${owner.host}`;
+      if (owner?.host === hostname() && !existsSync(`/proc/${owner.pid}`))
+        rmSync(lockFolder, { recursive: true, force: true });
       else if (Date.now() > deadline)
-        fail(`error: ${lockFolder} is held by process ${pid}\n  try: remove it`, 10);
-      else Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+        fail(`error: ${lockFolder} is held by ${words}\n  try: remove it, if that is gone`, 10);
+      else {
+        // Who has only begun has not said yet who it is.
+        if (looks === 1) note(`waiting for ${words}, which holds ${lockFolder}`);
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+      }
     }
   }
   try {
     work();
   } finally {
-    rmSync(lockFolder, { recursive: true, force: true });
+    releaseLock();
   }
+}
+
+/** @returns undefined where it does not say, or not yet */
+function lockOwner(file) {
+  let words;
+  try {
+    words = readFileSync(file, 'utf8').split(' ');
+  } catch (error) {
+    // Given back meanwhile, or only just made.
+    if (error.code === 'ENOENT' || error.code === 'ESTALE') return undefined;
+    throw error;
+  }
+  const pid = Number(words.at(-1));
+  // Former releases wrote the pid alone.
+  const host = words.length > 1 ? words[0] : hostname();
+  return pid > 0 ? { host, pid } : undefined;
+}
+
+function releaseLock() {
+  if (!hasLock) return;
+  hasLock = false;
+  rmSync(lockFolder, { recursive: true, force: true });
 }
 
 function hash(data) {
@@ -209,7 +244,7 @@ function note(text) {
 }
 
 function fail(text, code) {
-  rmSync(lockFolder, { recursive: true, force: true });
+  releaseLock();
   process.stderr.write(`${text}\n`);
   process.exit(code);
 }

@@ -1,9 +1,9 @@
 /** What `npm run build` does first in a clone: install, which compiles addons for the Node that runs. */
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { hostname, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { packageRoot } from '../../host/package-root.ts';
 
 const major = Number(process.versions.node.split('.')[0]);
@@ -130,4 +130,83 @@ describe.skipIf(!hasHeaders)('the bootstrap, without a network', () => {
     lock.packages['packages/typescript'] = { version: '0.9.0' };
     writeFileSync(kept, JSON.stringify(lock));
   }
+});
+
+describe('the lock of the bootstrap, on a folder that hosts share', () => {
+  let clone: string;
+  let lock: string;
+
+  const write = (path: string, text: string): void => {
+    const file = join(clone, path);
+    mkdirSync(dirname(file), { recursive: true });
+    writeFileSync(file, text);
+  };
+  beforeEach(() => {
+    clone = mkdtempSync(join(tmpdir(), 'hpcserve-lock-'));
+    lock = join(clone, '.bootstrap-lock');
+    for (const name of ['bootstrap', 'install-check', 'load-addons'])
+      cpSync(join(packageRoot, `cli/${name}.mjs`), join(clone, `cli/${name}.mjs`));
+    cpSync(join(packageRoot, 'native/object-wrap.h'), join(clone, 'native/object-wrap.h'));
+    for (const path of ['package.json', 'tsconfig.json']) write(path, '{}');
+    // Installed already: there is nothing that it would need.
+    for (const path of ['package-lock.json', 'node_modules/.package-lock.json'])
+      write(path, '{"packages": {}}');
+    mkdirSync(join(clone, 'dist'));
+    // What compiles tells whose the lock is meanwhile.
+    compilerIs(`fs.cpSync(${JSON.stringify(join(lock, 'pid'))}, ${JSON.stringify(join(clone, 'owner'))})`);
+  });
+  afterEach(() => rmSync(clone, { recursive: true, force: true }));
+
+  function compilerIs(script: string): void {
+    write('node_modules/typescript/bin/tsc', `const fs = require('node:fs');\n${script};\n`);
+  }
+
+  function bootstrap(...argv: string[]): { ended: Promise<number | null>; told: () => string } {
+    const child = spawn(process.execPath, [join(clone, 'cli/bootstrap.mjs'), ...argv]);
+    let told = '';
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      told += text;
+    });
+    return { ended: new Promise((resolve) => child.once('close', resolve)), told: () => told };
+  }
+
+  /** Of a process that has ended. */
+  const pidGone = (): number => spawnSync(process.execPath, ['-e', '']).pid;
+
+  it.each([
+    ['one of this host', () => `${hostname()} ${pidGone()}`],
+    ['one of a former release, which did not say its host', () => `${pidGone()}`],
+  ])('is taken over where its process is gone: %s', async (_whose, owner) => {
+    write('.bootstrap-lock/pid', owner());
+    const { ended, told } = bootstrap('build');
+    expect(await ended, told()).toBe(0);
+    expect(readFileSync(join(clone, 'owner'), 'utf8')).toMatch(new RegExp(`^${hostname()} \\d+$`));
+    expect(existsSync(lock)).toBe(false);
+  });
+
+  it('is waited for where another host has it, whose processes nobody sees here', async () => {
+    const owner = `not-${hostname()} ${pidGone()}`;
+    write('.bootstrap-lock/pid', owner);
+    const { ended, told } = bootstrap('build');
+    await expect.poll(told).toContain(`waiting for process ${owner.split(' ')[1]} on not-${hostname()}`);
+    expect(readFileSync(join(lock, 'pid'), 'utf8')).toBe(owner);
+    rmSync(lock, { recursive: true });
+    expect(await ended, told()).toBe(0);
+    expect(existsSync(join(clone, 'owner'))).toBe(true);
+  });
+
+  it('stays where one fails that has not taken it', async () => {
+    write('.bootstrap-lock/pid', `${hostname()} ${process.pid}`);
+    const { ended } = bootstrap('wrong');
+    expect(await ended).toBe(2);
+    expect(existsSync(lock)).toBe(true);
+  });
+
+  it('goes with the one that fails and has it', async () => {
+    compilerIs('process.exitCode = 1');
+    const { ended, told } = bootstrap('build');
+    expect(await ended).toBe(1);
+    expect(told()).toContain('the build failed');
+    expect(existsSync(lock)).toBe(false);
+  });
 });
