@@ -5,13 +5,16 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { understood } from '../../control/sites/site-output.ts';
+import type { LoadedSite } from '../../control/state/site-files.ts';
 import { makeFolders } from '../../host/make-folders.ts';
 import { writeFileAtomically } from '../../host/whole-file.ts';
 import type { SshConnection } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';
-import { connectTo, openRemoteSite } from '../remote/remote-site.ts';
+import { parsePort } from '../parse-port.ts';
+import { RemoteExit } from '../remote/remote-exit.ts';
+import { connectTo, openRemoteSite, type RemoteSite } from '../remote/remote-site.ts';
 import { UploadSet } from '../remote/upload-set.ts';
 import { openSite } from '../site-session.ts';
 
@@ -23,7 +26,7 @@ const endpointSchema = z.object({ url: z.string(), key: z.string(), ca: z.string
 
 export function registerConnect(command: Command, context: CliContext): void {
   command
-    .option('--port <port>', 'port here (default: the gateway’s own, else any free one)', Number)
+    .option('--port <port>', 'port here (default: the gateway’s own, else any free one)', parsePort)
     .addHelpText(
       'after',
       `
@@ -33,51 +36,56 @@ Examples:
   $ hpcserve connect --site daint
   $ hpcserve connect --site daint --port 8000 --json     # {"url": …, "key": …}, then stays`,
     )
-    .action(async (options: { port?: number }) => {
-      const loaded = openSite(context);
-      if (loaded.site.slurm?.ssh === undefined)
-        throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
-          what: `${loaded.site.name} is not reached over ssh`,
-          because: 'its site config has no slurm.ssh',
-          try: 'hpcserve endpoint prints the URL as it is',
-        });
-      const remote = await openRemoteSite(context, loaded.site);
-      let endpoint: z.infer<typeof endpointSchema>;
-      try {
-        using uploads = new UploadSet(remote.connection, remote.folder, context);
-        const site = await uploads.site(loaded.path);
-        const asked = await remote.connection.exec([...remote.program, 'endpoint', '--json', '--site', site]);
-        if (asked.code !== 0) {
-          process.stderr.write(asked.stderr);
-          process.exitCode = asked.code;
-          return remote.connection.close();
-        }
-        endpoint = understood(loaded.site.name, endpointSchema, asked.stdout);
-      } catch (error) {
-        remote.connection.close();
-        throw error;
-      }
-      const there = new URL(endpoint.url);
-      const tunnel = new Tunnel(remote.connection, () => connectTo(context, loaded.site), {
-        host: there.hostname,
-        port: Number(there.port),
-        signal: context.signal,
-        say: (line) => context.note(line),
-      });
-      const port = await tunnel.listen(options.port, Number(there.port));
-      // What it is shown for TLS names 127.0.0.1 too, where the site's own authority issued it.
-      const url = `${there.protocol}//127.0.0.1:${port}/v1`;
-      const ways =
-        endpoint.ca === undefined ? {} : { ca_file: keepCa(context, loaded.site.name, endpoint.ca) };
-      if (context.json) context.out(JSON.stringify({ url, key: endpoint.key, ...ways }));
-      else {
-        context.out(`URL     ${url}`);
-        for (const line of wayLines(url, ways)) context.out(line);
-        context.out(`key     ${endpoint.key}`);
-        context.note('it stays until Ctrl-C');
-      }
-      await tunnel.run();
+    .action((options: { port?: number }) => connect(context, options.port));
+}
+
+async function connect(context: CliContext, port_asked: number | undefined): Promise<void> {
+  const loaded = openSite(context);
+  if (loaded.site.slurm?.ssh === undefined)
+    throw new HpcserveError('E_CONFIG_UNSUPPORTED', {
+      what: `${loaded.site.name} is not reached over ssh`,
+      because: 'its site config has no slurm.ssh',
+      try: 'hpcserve endpoint prints the URL as it is',
     });
+  const remote = await openRemoteSite(context, loaded.site);
+  try {
+    const endpoint = await endpointThere(context, loaded, remote);
+    const there = new URL(endpoint.url);
+    using tunnel = new Tunnel(remote.connection, () => connectTo(context, loaded.site), {
+      host: there.hostname,
+      port: Number(there.port),
+      signal: context.signal,
+      say: (line) => context.note(line),
+    });
+    const port = await tunnel.listen(port_asked, Number(there.port));
+    // What it is shown for TLS names 127.0.0.1 too, where the site's own authority issued it.
+    const url = `${there.protocol}//127.0.0.1:${port}/v1`;
+    const ways = endpoint.ca === undefined ? {} : { ca_file: keepCa(context, loaded.site.name, endpoint.ca) };
+    if (context.json) context.out(JSON.stringify({ url, key: endpoint.key, ...ways }));
+    else {
+      context.out(`URL     ${url}`);
+      for (const line of wayLines(url, ways)) context.out(line);
+      context.out(`key     ${endpoint.key}`);
+      context.note('it stays until Ctrl-C');
+    }
+    await tunnel.run();
+  } finally {
+    remote.connection.close();
+  }
+}
+
+/** What the gateway there is asked by. @throws RemoteExit where the command there fails, which has said why */
+async function endpointThere(
+  context: CliContext,
+  loaded: LoadedSite,
+  { connection, folder, program }: RemoteSite,
+): Promise<z.infer<typeof endpointSchema>> {
+  using uploads = new UploadSet(connection, folder, context);
+  const site = await uploads.site(loaded.path);
+  const asked = await connection.exec([...program, 'endpoint', '--json', '--site', site]);
+  if (asked.code === 0) return understood(loaded.site.name, endpointSchema, asked.stdout);
+  process.stderr.write(asked.stderr);
+  throw new RemoteExit(asked.code);
 }
 
 /** Clients of this machine need a file of their own. @returns its path */
@@ -96,8 +104,11 @@ interface TunnelOptions {
   say: (line: string) => void;
 }
 
-/** A listener here whose connections go through one ssh connection; that is made again when it breaks. */
-class Tunnel {
+/**
+ * A listener here whose connections go through one ssh connection; that is made again when it breaks. `dispose` ends
+ * all of them.
+ */
+class Tunnel implements Disposable {
   #connection: SshConnection | undefined;
   readonly #again: () => Promise<SshConnection>;
   readonly #options: TunnelOptions;
@@ -112,7 +123,13 @@ class Tunnel {
     this.#server = createServer((socket) => void this.#carry(socket));
   }
 
-  /** Only this machine may use it. @returns the port */
+  [Symbol.dispose](): void {
+    this.#server.close();
+    for (const socket of this.#sockets) socket.destroy();
+    this.#connection?.close();
+  }
+
+  /** Only this machine may use it. @returns the port. @throws E_USAGE where the port that is asked for cannot be had */
   async listen(asked: number | undefined, usual: number): Promise<number> {
     const listen = (port: number): Promise<number> =>
       new Promise((resolve, reject) => {
@@ -122,7 +139,10 @@ class Tunnel {
           resolve((this.#server.address() as { port: number }).port);
         });
       });
-    if (asked !== undefined) return listen(asked);
+    if (asked !== undefined)
+      return listen(asked).catch((error: NodeJS.ErrnoException) => {
+        throw portRefused(asked, error);
+      });
     return listen(usual).catch(() => listen(0));
   }
 
@@ -141,9 +161,6 @@ class Tunnel {
       say('connected again');
       for (const wake of this.#wake.splice(0)) wake();
     }
-    this.#server.close();
-    for (const socket of this.#sockets) socket.destroy();
-    this.#connection?.close();
   }
 
   async #reconnect(): Promise<SshConnection | undefined> {
@@ -185,6 +202,18 @@ class Tunnel {
       }
     }
   }
+}
+
+function portRefused(port: number, error: NodeJS.ErrnoException): Error {
+  const reasons: Record<string, string> = { EADDRINUSE: 'it is taken', EACCES: 'you may not listen there' };
+  const because = reasons[error.code ?? ''];
+  if (because === undefined) return error;
+  return new HpcserveError('E_USAGE', {
+    what: `port ${port} of this machine cannot be had`,
+    because,
+    try: 'another --port; without one it is any that is free',
+    cause: error,
+  });
 }
 
 /** Whether it is gone, given a moment to notice. */

@@ -14,6 +14,7 @@ import type { CliContext } from '../context.ts';
 import { wayLines } from '../format/gateway-ways.ts';
 import { fittedTable } from '../format/table.ts';
 import { textWidth } from '../format/wrap.ts';
+import { parsePort } from '../parse-port.ts';
 import { progressView } from '../progress/view.ts';
 import { openSession } from '../site-session.ts';
 
@@ -169,10 +170,4 @@ function firstFree(gateways: Awaited<ReturnType<typeof inspectGateways>>): numbe
 function parseNumber(text: string): number {
   if (!/^[1-9]\d{0,3}$/.test(text)) throw new InvalidArgumentError('a number from 1 to 9999.');
   return Number(text);
-}
-
-function parsePort(text: string): number {
-  const port = Number(text);
-  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new InvalidArgumentError('a port.');
-  return port;
 }
