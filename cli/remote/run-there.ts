@@ -6,6 +6,7 @@ import { writeFileSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import type { Command } from 'commander';
 import type { LoadedSite } from '../../control/state/site-files.ts';
+import type { ExecOptions } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { openRemoteSite } from './remote-site.ts';
@@ -13,7 +14,9 @@ import { useRemoteTerminal } from './remote-terminal.ts';
 import { UploadSet } from './upload-set.ts';
 
 /** Those that a person uses at a terminal, which must be theirs there too. */
-const terminalCommands: ReadonlySet<string> = new Set(['shell', 'top']);
+const terminalCommands: ReadonlySet<string> = new Set(['shell', 'top', 'conversation']);
+/** Those that read what is piped into them. Others leave it alone, as they do here: a loop of a shell may read it. */
+const inputCommands: ReadonlySet<string> = new Set(['shell', 'conversation']);
 /** Options whose value is a file here, by what becomes of it. */
 const fileOptions: Readonly<Record<string, 'bring' | 'fetch' | 'refuse'>> = {
   '--plan': 'bring',
@@ -43,14 +46,19 @@ export async function runThere(
     // What follows -- is not for hpcserve: the site comes before it.
     const end = words.indexOf('--');
     words.splice(end < 0 ? words.length : end, 0, '--site', site, ...progress);
-    if (terminalCommands.has(command.name()) && context.tty.stdin && context.tty.stdout) {
+    const used = isConversation(command) ? 'conversation' : command.name();
+    // JSON is no conversation: as here, it wants a prompt.
+    const isTyped = context.tty.stdin && context.tty.stdout && !(used === 'conversation' && context.json);
+    if (isTyped && terminalCommands.has(used)) {
       return await useRemoteTerminal(connection, [...program, ...words], context.environment.TERM);
     }
-    const { code } = await connection.exec([...program, ...words], {
+    const options: ExecOptions = {
       onStdout: (text) => context.write(text),
       onStderr: (text) => process.stderr.write(text),
       signal: context.signal,
-    });
+    };
+    if (inputCommands.has(used) && !context.tty.stdin) options.input = process.stdin;
+    const { code } = await connection.exec([...program, ...words], options);
     for (const each of fetched) {
       const { code: read, stdout } = await connection.exec(['cat', '--', each.there]);
       if (read === 0) writeFileSync(each.here, stdout, { mode: 0o600 });
@@ -66,6 +74,11 @@ export async function runThere(
   }
 }
 
+/** `chat` with a model and no prompt: at a terminal a conversation, else the prompt comes from stdin. */
+function isConversation(command: Command): boolean {
+  return command.name() === 'chat' && command.args.length === 1;
+}
+
 interface There {
   context: CliContext;
   command: Command;
@@ -77,7 +90,7 @@ interface There {
 
 /**
  * The command line as it is to be there: files of this machine are brought, and those that it writes lie in a folder
- * there until they are fetched.
+ * there until they are fetched. Behind -- there are no options of hpcserve.
  */
 async function translated(
   argv: readonly string[],
@@ -86,7 +99,14 @@ async function translated(
   const words: string[] = [];
   const fetched: { there: string; here: string }[] = [];
   const [file] = takesFile(command) ? command.args : [];
+  const operand = async (word: string): Promise<string> =>
+    word === file ? await uploads.deployment(here(context, word)) : word;
   for (let at = 0; at < argv.length; at++) {
+    if (argv[at] === '--') {
+      words.push('--');
+      for (const word of argv.slice(at + 1)) words.push(await operand(word));
+      break;
+    }
     const [name, attached] = splitOption(argv[at]!);
     if (localOptions.has(name)) {
       if (attached === undefined) at++;
@@ -94,8 +114,7 @@ async function translated(
     }
     const handling = fileOptions[name];
     if (handling === undefined) {
-      const word = argv[at]!;
-      words.push(word === file ? await uploads.deployment(here(context, word)) : word);
+      words.push(await operand(argv[at]!));
       continue;
     }
     const value = attached ?? argv[++at] ?? '';

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
-import type { Duplex } from 'node:stream';
+import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type {
   Client,
@@ -26,7 +26,8 @@ export interface ConnectOptions {
 }
 
 export interface ExecOptions {
-  input?: string;
+  /** A stream is read for as long as the command runs. */
+  input?: string | Readable;
   /** Called with what the command prints, as it comes. */
   onStdout?: (text: string) => void;
   onStderr?: (text: string) => void;
@@ -119,9 +120,13 @@ export class SshConnection {
     channel.stderr.setEncoding('utf8').on('data', take('stderr', options.onStderr));
     const interrupt = (): void => channel.signal('INT');
     options.signal?.addEventListener('abort', interrupt, { once: true });
-    channel.end(options.input ?? '');
-    const ended = await end;
-    options.signal?.removeEventListener('abort', interrupt);
+    if (typeof options.input !== 'object') channel.end(options.input ?? '');
+    let ended: CommandEnd | undefined;
+    try {
+      ended = await (typeof options.input === 'object' ? fed(channel, options.input, end) : end);
+    } finally {
+      options.signal?.removeEventListener('abort', interrupt);
+    }
     if (ended === undefined) throw lost(this.target.host, 'it ended before the command did');
     return { ...ended, ...out };
   }
@@ -215,6 +220,20 @@ export class SshConnection {
       this.#client.sftp((error, sftp) => (error ? reject(error) : resolve(sftp)));
     });
     return this.#sftp;
+  }
+}
+
+/**
+ * Hands a stream to a command until that ends; what the command has not taken then stays unread.
+ * @returns what `end` does. @throws what reading fails with
+ */
+async function fed<End>(channel: ClientChannel, input: Readable, end: Promise<End>): Promise<End> {
+  const broken = new Promise<never>((_, reject) => input.once('error', reject));
+  input.pipe(channel);
+  try {
+    return await Promise.race([end, broken]);
+  } finally {
+    input.unpipe(channel).pause();
   }
 }
 

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'no
 import { createServer } from 'node:http';
 import { connect, createServer as createRelay } from 'node:net';
 import { join } from 'node:path';
+import { PassThrough, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { SshConnection } from '../../../slurm/ssh/connection.ts';
@@ -59,6 +60,18 @@ describe('commands over ssh', () => {
     });
     await running;
     expect(seen.join('')).toBe('first\nsecond\n');
+  });
+
+  it('read a stream to its end, or as far as they want it', async () => {
+    const all = await connection.exec(['cat'], { input: Readable.from(['what ', 'comes']) });
+    expect(all).toMatchObject({ code: 0, stdout: 'what comes' });
+    const endless = new PassThrough();
+    endless.write('first\nsecond\n');
+    const some = await connection.exec(['head', '-n', '1'], { input: endless });
+    expect(some).toMatchObject({ code: 0, stdout: 'first\n' });
+    expect(endless.isPaused()).toBe(true);
+    const broken = new Readable({ read: () => broken.destroy(new Error('it cannot be read')) });
+    await expect(connection.exec(['cat'], { input: broken })).rejects.toThrow('it cannot be read');
   });
 
   it('bring files whole, and not twice', async () => {

@@ -1,0 +1,95 @@
+/** Commands of a site over ssh that a person uses at a terminal, or pipes something into. */
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { spawn as spawnPty } from 'node-pty';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { packageRoot } from '../../../host/package-root.ts';
+import { fixtureEngine } from '../../agent/support.ts';
+import { eventually } from '../../mesh/support.ts';
+import { openRemoteSite, type RemoteSite } from '../remote-site.ts';
+
+const program = join(packageRoot, 'cli/hpcserve.mjs');
+let site: RemoteSite;
+let place: string[];
+let endServing: () => Promise<unknown>;
+
+beforeAll(async () => {
+  site = await openRemoteSite();
+  place = ['--site', site.site_file];
+  for (const argv of [
+    ['gateway', 'start'],
+    ['keys', 'create', 'me', '--save'],
+  ]) {
+    const { code, stderr } = await site.there.run([...argv, ...place]);
+    expect(code, stderr).toBe(0);
+  }
+  const served = ['run', ...place, '--model', 'counting', '--', process.execPath, fixtureEngine, '{socket}'];
+  const serving = spawn(process.execPath, [program, ...served], {
+    cwd: site.there.folder,
+    env: { PATH: '/nowhere', HOME: site.there.folder },
+    stdio: 'ignore',
+  });
+  const ended = new Promise((resolve) => serving.once('close', resolve));
+  endServing = () => {
+    serving.kill('SIGINT');
+    return ended;
+  };
+  const listed = async (): Promise<boolean> =>
+    (await site.there.run(['models', ...place])).stdout.includes('counting');
+  await eventually(listed, 'the gateway knows the model', 60_000);
+});
+afterAll(async () => {
+  await endServing?.();
+  await site?.there.run(['stop', '--gateway', ...place]);
+  await site?.dispose();
+});
+
+it('asks what is piped into chat', async () => {
+  const argv = ['chat', 'counting', ...place];
+  const { code, stdout, stderr } = await site.laptop.run(argv, { input: 'count 3' });
+  expect(code, stderr).toBe(0);
+  expect(stdout.trim()).toBe('1 2 3');
+});
+
+it('leaves words behind -- as they are', async () => {
+  const argv = ['chat', 'counting', ...place, '--', 'count 3', '--plan', 'absent', '--out', 'absent'];
+  const { code, stdout, stderr } = await site.laptop.run(argv);
+  expect(code, stderr).toBe(0);
+  expect(stdout.trim()).toBe('1 2 3');
+});
+
+it('has a conversation at the terminal', async () => {
+  const terminal = spawnPty(process.execPath, [program, 'chat', 'counting', ...place], {
+    cwd: site.laptop.folder,
+    env: { PATH: '/nowhere', HOME: site.laptop.folder, TERM: 'xterm' },
+  });
+  let shown = '';
+  terminal.onData((text) => {
+    shown += text;
+  });
+  const ended = new Promise<number>((resolve) => terminal.onExit(({ exitCode }) => resolve(exitCode)));
+  try {
+    await expect.poll(() => shown).toMatch(/> [^\n]*$/);
+    terminal.write('count 4\r');
+    await expect.poll(() => shown).toMatch(/1 2 3 4[\s\S]*> [^\n]*$/);
+    terminal.write('/quit\r');
+    expect(await ended, shown).toBe(0);
+  } finally {
+    terminal.kill('SIGKILL');
+  }
+});
+
+it('leaves what is piped into the shell alone where a command reads nothing', async () => {
+  const script = 'while read word; do "$0" "$1" status "$word" --site "$2"; echo "$word: $?"; done';
+  const loop = spawn('sh', ['-c', script, process.execPath, program, site.site_file], {
+    cwd: site.laptop.folder,
+    env: { PATH: '/usr/bin:/bin', HOME: site.laptop.folder },
+  });
+  let told = '';
+  loop.stdout.setEncoding('utf8').on('data', (text: string) => {
+    told += text;
+  });
+  loop.stdin.end('one\ntwo\n');
+  await new Promise((resolve) => loop.once('close', resolve));
+  expect(told).toBe('one: 9\ntwo: 9\n');
+});
