@@ -12,6 +12,8 @@ export interface CommandOutline {
   options: boolean;
   /** What to do after Ctrl-C; absent: it leaves nothing behind, and nothing is said. */
   interrupted?: string;
+  /** It only shows something and holds nothing: where its reader leaves, it ends wherever it is. */
+  shows?: true;
   /** Typed by programs alone. */
   hidden?: true;
   register: () => Promise<Register>;
@@ -41,30 +43,35 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
     takes: '<file>',
     says: 'Show what deploy would run where, and why',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/plan.ts')).registerPlan,
   },
   simulate: {
     takes: '[file]',
     says: 'Estimate the latency and throughput of a model on devices, without running it',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/simulate.ts')).registerSimulate,
   },
   render: {
     takes: '<file>',
     says: 'Print the job scripts that deploy would submit, without submitting',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/render.ts')).registerRender,
   },
   status: {
     takes: '[name]',
     says: 'Show what runs, what waits and why, and what went wrong',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/status.ts')).registerStatus,
   },
   logs: {
     takes: '[name]',
     says: 'Show the logs of a deployment: job, node agents, engines',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/logs.ts')).registerLogs,
   },
   shell: {
@@ -122,11 +129,13 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
     takes: '<model> [prompt...]',
     says: 'Ask a model one thing and stream its answer; the prompt may come from stdin',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/chat.ts')).registerChat,
   },
   models: {
     says: 'List the models that the gateway answers for',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/models.ts')).registerModels,
   },
   model: {
@@ -138,6 +147,7 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
   endpoint: {
     says: 'Print the base URL for OpenAI clients',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/endpoint.ts')).registerEndpoint,
   },
   gateway: {
@@ -159,31 +169,37 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
   usage: {
     says: 'Sum up who used what, from the ledgers of all gateways',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/usage.ts')).registerUsage,
   },
   trace: {
     says: 'Export requests without saying whose or what they were, and analyze such traces',
     options: false,
+    shows: true,
     register: async () => (await import('./commands/trace.ts')).registerTrace,
   },
   top: {
     says: 'Watch the devices that models share: memory, headrooms, and what was decided and why',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/top.ts')).registerTop,
   },
   provider: {
     says: 'Show who you are to others of the mesh: your name and the fingerprint of your key',
     options: false,
+    shows: true,
     register: async () => (await import('./commands/provider.ts')).registerProvider,
   },
   nodes: {
     says: 'Show the kinds of nodes of the site, and the nodes that serve models now',
     options: true,
+    shows: true,
     register: async () => (await import('./commands/nodes.ts')).registerNodes,
   },
   sites: {
     says: 'List the site configs that can be named with --site',
     options: false,
+    shows: true,
     register: async () => (await import('./commands/sites.ts')).registerSites,
   },
   native: {
@@ -195,23 +211,27 @@ export const commandList: Readonly<Record<string, CommandOutline>> = {
   doctor: {
     says: 'Check this machine, the site config, Slurm, the gateway and the deployments',
     options: false,
+    shows: true,
     register: async () => (await import('./commands/doctor.ts')).registerDoctor,
   },
   config: {
     says: 'Show settings and where each comes from',
     options: false,
+    shows: true,
     register: async () => (await import('./commands/config.ts')).registerConfig,
   },
   completion: {
     takes: '<shell>',
     says: 'Print a script for shell completion: commands, options, deployments, sites',
     options: false,
+    shows: true,
     register: async () => (await import('./commands/completion.ts')).registerCompletion,
   },
   __complete: {
     takes: '[words...]',
     says: 'Words that may stand where the last one is being typed',
     options: false,
+    shows: true,
     hidden: true,
     register: async () => (await import('./commands/completion.ts')).registerComplete,
   },

@@ -10,6 +10,8 @@ export interface CliContext {
   write(text: string): void;
   /** What was typed first, once it is understood: `keys` of `keys create`. */
   command?: string;
+  /** It runs on another machine, and its output is handed on here. */
+  remote?: true;
   /** `--json`: one object, or JSON lines, on stdout. */
   json: boolean;
   /** Whether escape sequences for colour are wanted on stderr and stdout; see NO_COLOR. */
@@ -23,7 +25,7 @@ export interface CliContext {
   readonly configuration: Configuration;
   /** Aborts when the person interrupts. */
   readonly signal: AbortSignal;
-  /** What Ctrl-C does, where it comes as a key. */
+  /** What Ctrl-C does, where it comes as a key, or where nobody reads on. */
   interrupt(): void;
   now_ms(): number;
   /**

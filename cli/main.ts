@@ -95,8 +95,20 @@ function interrupted(thrown: unknown, context: CliContext): HpcserveError | unde
 }
 const exitCode_interrupted = errorRegistry.E_INTERRUPTED.exit_code;
 
+const context = createContext();
+
+/**
+ * `hpcserve status | head`: the reader left, which is no error. What holds something (processes, jobs, a connection)
+ * says the rest to nobody and ends in order, as by Ctrl-C. What only shows something ends here; so does what runs on
+ * another machine, where it finds out the same when its output goes nowhere.
+ */
+function loseReader(): void {
+  const { command, remote } = context;
+  if (command === undefined || remote || commandList[command]?.shows) process.exit(0);
+  interrupt();
+}
+
 async function main(): Promise<number> {
-  const context = createContext();
   // Whether errors are JSON must be known before the command line is understood.
   context.json = process.argv.slice(2).includes('--json');
   try {
@@ -123,12 +135,11 @@ process.once('SIGINT', () => {
   process.once('SIGINT', () => process.exit(130));
 });
 process.once('SIGTERM', () => interruption.abort(new Error('terminated')));
-// `hpcserve status | head`: the reader left, which is no error.
 for (const stream of [process.stdout, process.stderr])
   stream.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code === 'EPIPE') process.exit(0);
+    if (error.code === 'EPIPE') loseReader();
     // A terminal that is gone: what is to be ended in order has nobody to tell.
-    if (error.code !== 'EIO') throw error;
+    else if (error.code !== 'EIO') throw error;
   });
 
 process.exitCode = await main();

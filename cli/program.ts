@@ -34,6 +34,7 @@ async function elsewhere(context: CliContext, command: Command): Promise<void> {
   if (command.opts().sites !== undefined) return;
   const loaded = await siteOfCommand(context, top);
   if (loaded?.site.slurm?.ssh === undefined) return;
+  context.remote = true;
   const { runThere } = await import('./remote/run-there.ts');
   throw new RemoteExit(await runThere(context, loaded, command, process.argv.slice(2)));
 }

@@ -1,4 +1,5 @@
-/** The terminal of `hpcserve try` goes away in the middle: nothing of it is left. */
+/** The terminal of `hpcserve try`, or who reads its answers, goes away in the middle: nothing of it is left. */
+import { spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -48,3 +49,22 @@ it.each<[string, RegExp, (pty: IPty) => void]>([
   },
   120_000,
 );
+
+it('a pipe that nobody reads any more', async () => {
+  const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), 'try'], {
+    cwd: home,
+    env: { PATH: '/nowhere', HOME: home, TMPDIR: home },
+  });
+  let told = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    told += text;
+  });
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
+  // More answers than the first one, of which a word is read.
+  child.stdin.write('How do I deploy a model?\n'.repeat(50));
+  await new Promise((resolve) => child.stdout.once('data', resolve));
+  expect([folders().length, processes().length > 0], told).toEqual([1, true]);
+  child.stdout.destroy();
+  expect(await ended, told).toBe(130);
+  expect([...folders(), ...processes()], told).toEqual([]);
+}, 120_000);

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { packageRoot } from '../../../host/package-root.ts';
+import { processesWithArgument } from '../../../host/process-identity.ts';
 import type { GatewayEndpoint } from '../../../spec/state-layout.ts';
 import { fixtureEngine } from '../../agent/support.ts';
 import { type Home, temporaryHome } from '../support.ts';
@@ -72,3 +73,24 @@ it.each(['SIGINT', 'SIGTERM'] as const)(
   },
   90_000,
 );
+
+it('leaves no agent where nobody reads what it says any more', async () => {
+  const agents = (): number[] =>
+    processesWithArgument((word) => word.startsWith(home.folder) && word.endsWith('/launch.json'));
+  const served = ['run', '--model', 'unread', '--', process.execPath, fixtureEngine, '{socket}'];
+  const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...served], {
+    cwd: home.folder,
+    env: { PATH: '/nowhere', HOME: home.folder },
+  });
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
+  try {
+    await expect.poll(agents, { timeout: 30_000 }).toHaveLength(1);
+    // As in `run 2>&1 | tee log`, with tee gone: what it says next finds no reader.
+    child.stdout.destroy();
+    child.stderr.destroy();
+    expect(await ended).toBe(0);
+    expect(agents()).toEqual([]);
+  } finally {
+    for (const pid of agents()) process.kill(pid, 'SIGKILL');
+  }
+});
