@@ -65,10 +65,9 @@ function inOrder<T extends Candidate>(
   if (view ? view.tokens >= long_tokens_min : prompt) {
     const wrapped = candidates.filter((candidate) => !candidate.native);
     // Who knew it forgot it in its sleep.
-    const free = wrapped.filter(
-      (candidate) => !candidate.asleep && requestsAt(candidate) < candidate.max_sequences,
-    );
-    const known = view ? byMissCost(free, view, request) : byPrefix(free, wrapped, prompt!);
+    const awake = wrapped.filter((candidate) => !candidate.asleep);
+    const free = awake.filter((candidate) => requestsAt(candidate) < candidate.max_sequences);
+    const known = view ? byMissCost(free, awake, view, request) : byPrefix(free, wrapped, prompt!);
     if (known) return known;
   }
   return leastOf(

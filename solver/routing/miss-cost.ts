@@ -1,7 +1,7 @@
 /** Load and affinity on one scale: time. */
 import { type Candidate, type RoutedRequest, requestsAt } from './candidate.ts';
 import type { PromptView } from './model-prefixes.ts';
-import { prefixWeight } from './prefix-affinity.ts';
+import { type AffinityBound, isWithin, prefixWeight } from './prefix-affinity.ts';
 
 /**
  * What is computed again costs more than the time until this first token: everybody behind it waits as long, and what
@@ -25,6 +25,13 @@ const load_weight = 0.05;
  * would choose. Lower: loads are even; higher: other gateways find more of what this one had computed.
  */
 const equal_share = 0.02;
+
+/**
+ * How full a replica may become for what it holds. Without a bound one beginning that all prompts share has all of
+ * them, up to the thousand sequences that an engine takes on a large GPU, while the others have nothing to do: each
+ * sequence slows all others there down, and the prompt is computed once on each replica. Chosen by replay.
+ */
+const byCost: AffinityBound = { over_mean: 1.5, always_share: 0.5, always_max: 16 };
 
 /**
  * What a prompt costs on a replica, seconds: the prompts that it was sent before, and what it has not computed of this
@@ -53,17 +60,22 @@ export function missCost_s(
 }
 
 /**
- * The candidate on which the prompt costs least. Of those that are about as good, the one that rendezvous hashing has
- * for the prompt's beginning: where nobody knows it, gateways agree without a word between them.
+ * The candidate on which the prompt costs least, of those that are not much fuller than the mean. Of those that are
+ * about as good, the one that rendezvous hashing has for the prompt's beginning: where nobody knows it, gateways agree
+ * without a word between them.
  *
- * @param candidates those with room for one more
+ * @param free those with room for one more
+ * @param ofAll all that share the load, whether or not they have room
  */
 export function byMissCost<T extends Candidate>(
-  candidates: readonly T[],
+  free: readonly T[],
+  ofAll: readonly Candidate[],
   view: PromptView,
   request: Pick<RoutedRequest, 'expected_ms' | 'prompt'>,
 ): T | undefined {
   const { prompt } = request;
+  const even = free.filter(isWithin(byCost, ofAll));
+  const candidates = even.length > 0 ? even : free;
   const weights = candidates.map((candidate) => (prompt ? prefixWeight(candidate, prompt.prefix) : 0));
   const home = Math.max(...weights);
   const costs_s = candidates.map((candidate, index) =>

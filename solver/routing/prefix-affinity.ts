@@ -1,18 +1,47 @@
 import { type Candidate, type PromptKeys, requestsAt } from './candidate.ts';
 import { emptyHash, extendHash, mix } from './hash.ts';
 
+/** How full a replica may become by affinity. */
+export interface AffinityBound {
+  /**
+   * How much fuller than the mean: c of Mirrokni et al. Lower: loads stay even; higher: more prompts find their
+   * beginning computed.
+   */
+  over_mean: number;
+  /**
+   * Up to this share of its sequences a replica is never too full, as with few requests the mean says little. Lower:
+   * loads stay even; higher: bursts of one beginning stay together.
+   */
+  always_share: number;
+  /** … and at most so many requests: engines take a thousand sequences on a large GPU, and the others would have none. */
+  always_max: number;
+}
+
+/** Hashing says where, and knows nothing of what is held. */
+const byHashing: AffinityBound = { over_mean: 1.25, always_share: 0.25, always_max: 4 };
+
 /**
- * How much fuller than the mean a replica may become by affinity: c of Mirrokni et al. Lower: loads stay even; higher:
- * more prompts find their beginning computed.
+ * Whether a replica may take one more by affinity: none is overrun for a beginning that all prompts share.
+ *
+ * @param ofAll all that share the load, whether or not they have room
  */
-const overMean = 1.25;
-/** Up to this share of its sequences a replica is never too full: with few requests the mean says little. */
-const alwaysRoom = 0.25;
-/**
- * … and at most so many requests: engines take a thousand sequences on a large GPU, and the others would have none.
- * Lower: loads stay even; higher: bursts of one beginning stay together.
- */
-const always_max = 4;
+export function isWithin(
+  { over_mean, always_share, always_max }: AffinityBound,
+  ofAll: readonly Candidate[],
+): (candidate: Candidate) => boolean {
+  let requests = 1;
+  let places = 0;
+  for (const candidate of ofAll) {
+    requests += requestsAt(candidate);
+    places += candidate.max_sequences;
+  }
+  return (candidate) => {
+    const { max_sequences } = candidate;
+    const always = Math.min(always_max, max_sequences * always_share);
+    const bound = Math.ceil(Math.max(always, (max_sequences * over_mean * requests) / places));
+    return requestsAt(candidate) < bound;
+  };
+}
 
 /**
  * Rendezvous hashing (Thaler and Ravishankar 1998) with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2018): every
@@ -28,19 +57,7 @@ export function byPrefix<T extends Candidate>(
   ofAll: readonly Candidate[],
   prompt: PromptKeys,
 ): T | undefined {
-  let requests = 1;
-  let places = 0;
-  for (const candidate of ofAll) {
-    requests += requestsAt(candidate);
-    places += candidate.max_sequences;
-  }
-  const bound = ({ max_sequences }: Candidate): number =>
-    Math.ceil(
-      Math.max(
-        Math.min(always_max, max_sequences * alwaysRoom),
-        (max_sequences * overMean * requests) / places,
-      ),
-    );
+  const hasRoom = isWithin(byHashing, ofAll);
   let home: T | undefined;
   let homeWeight = -1;
   for (const candidate of candidates) {
@@ -50,11 +67,11 @@ export function byPrefix<T extends Candidate>(
       homeWeight = weight;
     }
   }
-  if (home && requestsAt(home) < bound(home)) return home;
+  if (home && hasRoom(home)) return home;
   let other: T | undefined;
   let otherWeight = -1;
   for (const candidate of candidates) {
-    if (candidate === home || requestsAt(candidate) >= bound(candidate)) continue;
+    if (candidate === home || !hasRoom(candidate)) continue;
     const weight = prefixWeight(candidate, prompt.conversation);
     if (weight > otherWeight) {
       other = candidate;

@@ -178,10 +178,11 @@ describe('the time that a miss costs', () => {
     const weight = 12;
     // To compute all of it again costs 0.3 of an answer's time beside that.
     const moved_s = 0.3 * (asked.expected_ms / 1000);
+    const pair = [candidate('a'), candidate('b')];
     expect(missCost_s(candidate('a'), view, asked)).toBeCloseTo(1 + 2 * weight + moved_s / 4);
     expect(missCost_s(candidate('b'), view, asked)).toBeCloseTo(2 * weight + moved_s);
     expect(missCost_s(candidate('c'), view, asked)).toBeCloseTo(4 * weight + moved_s);
-    expect(byMissCost([candidate('a'), candidate('b')], view, asked)!.session_id).toBe('b');
+    expect(byMissCost(pair, pair, view, asked)!.session_id).toBe('b');
   });
 
   it('sends a prompt to who has it, until the queue there costs more than the miss', () => {
@@ -192,8 +193,8 @@ describe('the time that a miss costs', () => {
       });
     const all = [candidate('a'), candidate('b')];
     const prompt = { prefix: 1, conversation: 1 };
-    expect(byMissCost(all, queue(35_000), { ...asked, prompt })!.session_id).toBe('a');
-    expect(byMissCost(all, queue(38_000), { ...asked, prompt })!.session_id).toBe('b');
+    expect(byMissCost(all, all, queue(35_000), { ...asked, prompt })!.session_id).toBe('a');
+    expect(byMissCost(all, all, queue(38_000), { ...asked, prompt })!.session_id).toBe('b');
   });
 
   it('sends what another gateway may have sent where hashing has it, of several gateways alone', () => {
@@ -201,7 +202,7 @@ describe('the time that a miss costs', () => {
     const choose = (elsewhere: number, pending: string) => {
       const prefills = new Map([[pending, { pending_tokens: 2000, tokens_per_s: 1000 }]]);
       const request = { ...asked, prompt: { prefix: 5, conversation: 0 } };
-      return byMissCost(all, viewOf({ elsewhere, prefills }), request)!.session_id;
+      return byMissCost(all, all, viewOf({ elsewhere, prefills }), request)!.session_id;
     };
     const home = choose(0, 'nobody');
     const other = home === 'a' ? 'b' : 'a';
@@ -214,12 +215,40 @@ describe('the time that a miss costs', () => {
       fc.property(fc.nat(), fc.integer({ min: 1, max: 8 }), (prefix, count) => {
         const all = Array.from({ length: count }, (_, index) => candidate(`s${index}`));
         const request = { ...asked, prompt: { prefix, conversation: 0 } };
-        const chosen = byMissCost(all, viewOf({}), request);
-        expect(byMissCost([...all].reverse(), viewOf({}), request)).toBe(chosen);
+        const chosen = byMissCost(all, all, viewOf({}), request);
+        expect(byMissCost([...all].reverse(), all, viewOf({}), request)).toBe(chosen);
         const left = all.filter((each) => each !== chosen);
         const unknown = viewOf({ prefills: new Map() });
-        if (left.length > 0) expect(left).toContain(byMissCost(left, unknown, request));
+        if (left.length > 0) expect(left).toContain(byMissCost(left, left, unknown, request));
       }),
+    );
+  });
+
+  it('does not give one replica all that begin alike, however many sequences its engine takes', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 2, max: 8 }),
+        fc.integer({ min: 100, max: 800 }),
+        (replicas, requests) => {
+          const running = new Array<number>(replicas).fill(0);
+          const view = viewOf({ held_tokens: new Map([['s0', 3900]]) });
+          for (let sent = 0; sent < requests; sent++) {
+            const all = running.map((count, index) =>
+              candidate(`s${index}`, { native: false, running: count, max_sequences: 1024 }),
+            );
+            const prompt = { prefix: 1, conversation: sent };
+            const request = { now_ms: 0, expected_tokens: 4400, ...asked, prompt, view };
+            const index = all.indexOf(byEngine(1024).choose(all, request, [], sent)!);
+            running[index] = running[index]! + 1;
+          }
+          expect(Math.max(...running)).toBeLessThanOrEqual(
+            Math.max(16, Math.ceil((1.5 * requests) / replicas)),
+          );
+          // As far as that goes, they are where their beginning is computed.
+          expect(Math.max(...running)).toBe(running[0]);
+        },
+      ),
+      { numRuns: 20 },
     );
   });
 
