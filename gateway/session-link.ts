@@ -249,12 +249,14 @@ export class SessionLink {
   /** The node may be dead without a word: its connections would hang, so they are all given up. */
   #silent(limit_ms: number): void {
     const error = new Error(`it has been silent for ${Math.round(limit_ms)} ms`);
+    // Three heartbeats are missing: from half of that time on the first of them was overdue.
+    const unheard_since_ms = performance.now() - limit_ms / 2;
     this.#stream?.destroy(error);
     this.#abort.abort(error);
     this.#abort = new AbortController();
     const abandoned = this.#requests;
     this.#requests = this.#newPool();
-    abandoned.destroy(error);
+    abandoned.destroy(error, unheard_since_ms);
   }
 }
 

@@ -254,11 +254,12 @@ export class ProxiedRequest {
       'replica failed before its answer',
     );
     this.#services.metrics.retried(replica.served.name);
-    this.#search.noteLost(failure);
+    this.#search.noteLost(replica, failure);
     if (this.#stopsReplicas(failure, reason.message)) return;
     const next = this.#search.next();
     if (next) this.#begin(next);
-    else if (failure === 'unreached') void this.#replacedOr(() => this.#noneAnswered(reason));
+    else if (failure === 'unreached')
+      void this.#replacedOr(() => this.#noneAnswered(reason), this.#search.unreached);
     else this.#noneAnswered(reason);
   }
 

@@ -1,5 +1,5 @@
-import { HpcserveError } from '../../spec/errors/error.ts';
 import type { ErrorCode } from '../../spec/errors/registry.ts';
+import { Unsent } from '../upstream/pool.ts';
 
 /**
  * What an answer that is an error says of its replica.
@@ -42,7 +42,7 @@ export function replicaRefusal(status: number, code: string | undefined, final =
 
 /** What is to be thought of a replica whose connection failed. `unreached`: it had nothing of the request. */
 export function connectionFailure(error: Error): 'unreached' | 'ended' {
-  return error instanceof HpcserveError && error.code === 'E_MESH_CONNECT' ? 'unreached' : 'ended';
+  return error instanceof Unsent ? 'unreached' : 'ended';
 }
 
 /** The session did not accept this gateway; the client's key has nothing to do with it. */

@@ -27,7 +27,8 @@ const asked_max = 16;
  */
 const full_max = 4;
 /**
- * A replica that did not accept this gateway may know its new session after so long; one that was full may have room.
+ * A replica that did not accept this gateway may know its new session after so long; one that was full may have room,
+ * and one that was out of reach may be heard again.
  */
 const again_ms = 500;
 
@@ -70,7 +71,7 @@ export interface WaitingClient {
  *
  * | of those that were asked     |                                                                  |
  * |------------------------------|------------------------------------------------------------------|
- * | could not be reached         | cost nothing                                                     |
+ * | could not be reached         | cost nothing, and may be asked again after a while               |
  * | were full                    | `full_max`, then it waits where the next one is full             |
  * | failed                       | `retries_max` after the first                                    |
  * | ended under it               | `ended_max`, then it is given to no other                        |
@@ -90,6 +91,8 @@ export class ReplicaSearch {
   #waits = false;
   #failures = 0;
   #ended = 0;
+  /** Sessions that had nothing of it. */
+  readonly #unreached: string[] = [];
   #sentAway = false;
   /** Where a replica has brought what it had of the answer. */
   #moved: MovedAnswer | undefined;
@@ -119,6 +122,11 @@ export class ReplicaSearch {
   /** Of those that were asked, the ones that ended under it. */
   get ended(): number {
     return this.#ended;
+  }
+
+  /** Of those that were asked, the ones that had nothing of it: they may only have been out of reach for a while. */
+  get unreached(): readonly string[] {
+    return this.#unreached;
   }
 
   /** It waits where a batch is full; else another replica is looked for first. */
@@ -179,9 +187,10 @@ export class ReplicaSearch {
   }
 
   /** The one that was asked last could not answer. Whoever had nothing of the request was not harmed by it. */
-  noteLost(failure: AttemptFailure): void {
+  noteLost({ session_id }: Replica<SessionLink>, failure: AttemptFailure): void {
     if (failure === 'ended') this.#ended++;
     if (failure !== 'unreached') this.#failures++;
+    else if (!this.#unreached.includes(session_id)) this.#unreached.push(session_id);
   }
 
   /**

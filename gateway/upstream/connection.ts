@@ -69,6 +69,11 @@ export class Connection implements AnswerEvents, WayEvents {
     return performance.now() - this.#sent_ms < stale_ms;
   }
 
+  /** Whether its request was sent after that time, on the monotonic clock, and nothing was answered yet. */
+  waitsSince(time_ms: number): boolean {
+    return !this.#answering && this.#sent_ms > time_ms;
+  }
+
   /** Seconds an idle connection may live as the peer said; undefined where it said nothing. */
   get idle_s(): number | undefined {
     return this.#parser.idle_s;

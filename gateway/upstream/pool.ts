@@ -22,6 +22,15 @@ const handshakes_max = 32;
 /** A session that ends each connection at once is no better for being asked more often. */
 const resends_max = 3;
 
+/** A request failed of which the session had nothing, as far as anybody knows. */
+export class Unsent extends Error {
+  override readonly name = 'Unsent';
+
+  constructor(cause: Error) {
+    super(cause.message, { cause });
+  }
+}
+
 /** One request on its way. */
 export class Call implements AnswerReceiver {
   readonly #pool: CallPool;
@@ -77,9 +86,10 @@ export class Call implements AnswerReceiver {
     const connection = this.#connection;
     this.#connection = undefined;
     // Kept connections may be closed by the peer at the moment they are used: nothing was computed then.
-    if (connection?.wasStale && this.#resends++ < resends_max && this.#pool.again(this)) return;
+    const mayBeSentAgain = connection?.wasStale === true && this.#resends++ < resends_max;
+    if (mayBeSentAgain && this.#pool.again(this)) return;
     this.#over = true;
-    this.#receiver.onError(error);
+    this.#receiver.onError(mayBeSentAgain ? new Unsent(error) : error);
   }
 }
 
@@ -128,7 +138,7 @@ export class UpstreamPool implements CallPool {
     const call = new Call(this, head, body, receiver);
     const connection = this.#queued.size === 0 ? this.#idle.pop() : undefined;
     if (connection) call.on(connection);
-    else if (!this.again(call)) queueMicrotask(() => call.onError(this.#closed!));
+    else if (!this.again(call)) queueMicrotask(() => call.onError(new Unsent(this.#closed!)));
     return call;
   }
 
@@ -167,7 +177,7 @@ export class UpstreamPool implements CallPool {
       (error: Error) => {
         this.#handshakes--;
         // Where none succeeded meanwhile, whoever waits since it began would have fared no better.
-        if (this.#made === made) this.#failQueued(error, last);
+        if (this.#made === made) this.#failQueued(new Unsent(error), last);
         this.#openMore();
       },
     );
@@ -216,13 +226,19 @@ export class UpstreamPool implements CallPool {
     if (index !== -1) this.#idle.splice(index, 1);
   }
 
-  /** Ends every connection; requests on their way fail with `error`. */
-  destroy(error: Error): void {
+  /**
+   * Ends every connection; requests on their way fail with `error`, those that the session had nothing of as `Unsent`.
+   *
+   * @param unheard_since_ms the session was not heard when it should have been: what was sent later is not why
+   */
+  destroy(error: Error, unheard_since_ms = Number.POSITIVE_INFINITY): void {
     if (this.#closed) return;
     this.#closed = error;
     clearTimeout(this.#sweeper);
-    this.#failQueued(error, this.#last_queued);
-    for (const connection of [...this.#all]) connection.fail(error);
+    const unsent = new Unsent(error);
+    this.#failQueued(unsent, this.#last_queued);
+    for (const connection of [...this.#all])
+      connection.fail(connection.waitsSince(unheard_since_ms) ? unsent : error);
     this.#ways.close(error);
   }
 

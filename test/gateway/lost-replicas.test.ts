@@ -113,6 +113,71 @@ describe('requests that a replica has computed nothing of', () => {
   });
 });
 
+describe('while the network of the gateway carries nothing', () => {
+  /** Each falls silent a little after the one before, the first with the request; then all of them speak again. */
+  async function silenceInTurn(): Promise<void> {
+    await until(() => sessions.some((one) => one.requests.length > 0), 'the request to be at a replica');
+    const asked = sessions.find((one) => one.requests.length > 0)!;
+    for (const one of [asked, ...sessions.filter((other) => other !== asked)]) {
+      const before = one.beats;
+      if (one !== asked) await until(() => one.beats > before + 1, 'it to be heard once more');
+      one.fallSilent();
+    }
+    const isReachable = async (): Promise<boolean[]> => {
+      const table = (await (await shared.stage.admin('/hpcserve/v1/table')).json()) as {
+        sessions: { reachable: boolean }[];
+      };
+      return table.sessions.map(({ reachable }) => reachable);
+    };
+    await until(async () => !(await isReachable()).includes(true), 'all of them to be missed');
+    for (const one of sessions) one.speakAgain();
+  }
+
+  async function heard(count: number, answer: Answer, engine: string): Promise<void> {
+    for (let number = 0; number < count; number++) await session(answer, { node: `node${number}`, engine });
+    // Asked in the order in which they fall silent.
+    for (const [number, one] of sessions.entries()) one.load = { running: number };
+    const before = sessions.map(({ beats }) => beats);
+    await until(
+      () => sessions.every(({ beats }, at) => beats > before[at]! + 2),
+      'heartbeats of all of them',
+    );
+  }
+
+  it('a request is to blame for the loss of one replica at most, and answered afterwards', async () => {
+    let isQuiet = true;
+    await heard(
+      2,
+      (seen, response) => {
+        if (!isQuiet) return json(chatAnswer)(seen, response);
+      },
+      'native',
+    );
+    const answer = shared.stage.post(path, chat);
+    await silenceInTurn();
+    isQuiet = false;
+    expect((await answer).status).toBe(200);
+  }, 30_000);
+
+  it('a stream is to blame for none that it was given to then, and goes on afterwards', async () => {
+    let isQuiet = true;
+    let begun = false;
+    const answer: Answer = (seen, response) => {
+      if (!isQuiet) return stream([chunkEvent('ends', 'stop'), doneEvent])(seen, response);
+      if (begun) return;
+      begun = true;
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(chunkEvent('begins '));
+    };
+    await heard(3, answer, 'vllm');
+    const answered = shared.stage.post(path, { ...chat, stream: true }).then((response) => response.text());
+    await silenceInTurn();
+    isQuiet = false;
+    expect(await answered).toContain('ends');
+    expect(await answered).toContain(doneEvent);
+  }, 30_000);
+});
+
 describe('requests that a replica refuses otherwise', () => {
   it('are taken by one that was full, where another broke them off to free its device', async () => {
     const refusal = (code: string, status: number): ReturnType<typeof json> =>

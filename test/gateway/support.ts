@@ -53,6 +53,8 @@ export class TestSession {
   readonly #sockets = new Set<TLSSocket>();
   readonly #beats = new Set<() => void>();
   readonly #timers = new Set<NodeJS.Timeout>();
+  /** Watch streams that were asked for while it is silent; undefined while it speaks. */
+  #unanswered: ServerResponse[] | undefined;
   #sequence = 0;
   answer: Answer;
   /** What it tells the gateway of how its device is shared. */
@@ -128,6 +130,14 @@ export class TestSession {
   fallSilent(): void {
     for (const timer of this.#timers) clearInterval(timer);
     this.#beats.clear();
+    this.#unanswered ??= [];
+  }
+
+  /** Its network is back. */
+  speakAgain(): void {
+    const unanswered = this.#unanswered ?? [];
+    this.#unanswered = undefined;
+    for (const response of unanswered) this.#watch(response);
   }
 
   async stop(): Promise<void> {
@@ -178,6 +188,11 @@ export class TestSession {
   }
 
   #watch(response: ServerResponse): void {
+    if (this.#unanswered) {
+      this.#unanswered.push(response);
+      return;
+    }
+    if (response.destroyed) return;
     response.writeHead(200, { 'content-type': 'application/jsonl' });
     const [model] = this.own.record.metadata.models;
     if (!model) {

@@ -2,16 +2,18 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { SessionServer } from '../../../agent/node/session-server.ts';
 import type { AnswerReceiver } from '../../../gateway/upstream/connection.ts';
-import { UpstreamPool } from '../../../gateway/upstream/pool.ts';
+import { Unsent, UpstreamPool } from '../../../gateway/upstream/pool.ts';
 import { SessionWays } from '../../../gateway/upstream/session-ways.ts';
 import { channel_protocol, LocalSession, pinnedConnect, RendezvousRegistry } from '../../../mesh/index.ts';
 import type { SessionMetadata } from '../../../spec/session-record.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-pool-'));
-const head = 'GET / HTTP/1.1\r\nhost: node\r\ncontent-length: 0\r\n\r\n';
+const head = headOf('/');
+/** What the node does not answer. */
+const never = '/never';
 /** As many as one key may let wait at a gateway: three times as many as a node bears handshakes. */
 const burst = 768;
 
@@ -20,6 +22,12 @@ let node: LocalSession;
 let gateway: LocalSession;
 let server: SessionServer;
 let port: number;
+/** Requests at the node that it does not answer. */
+let arrived = 0;
+
+function headOf(path: string): string {
+  return `GET ${path} HTTP/1.1\r\nhost: node\r\ncontent-length: 0\r\n\r\n`;
+}
 
 function described(role: SessionMetadata['role']): SessionMetadata {
   return {
@@ -35,7 +43,11 @@ beforeAll(async () => {
   server = new SessionServer({
     registry,
     identityOf: (id) => (id === node.id ? node.identity : undefined),
-    handle: (_session, _request, response) => {
+    handle: (_session, request, response) => {
+      if (request.url === never) {
+        arrived++;
+        return;
+      }
       response.setHeader('content-length', 2);
       response.end('ok');
     },
@@ -66,7 +78,7 @@ function pool(protocols: readonly string[]): {
   return { counted, pool: new UpstreamPool(ways) };
 }
 
-function send(to: UpstreamPool): Promise<number> {
+function send(to: UpstreamPool, path = '/'): Promise<number> {
   return new Promise((resolve, reject) => {
     let status = 0;
     const receiver: AnswerReceiver = {
@@ -77,8 +89,15 @@ function send(to: UpstreamPool): Promise<number> {
       onEnd: () => resolve(status),
       onError: reject,
     };
-    to.send(head, [], receiver);
+    to.send(headOf(path), [], receiver);
   });
+}
+
+function failureOf(asked: Promise<number>): Promise<unknown> {
+  return asked.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
 }
 
 describe('a burst of requests for one node', () => {
@@ -137,5 +156,57 @@ describe('a burst of requests for one node', () => {
       Array.from({ length: 40 }, () => 'its session has ended'),
     );
     await expect(send(stuck)).rejects.toThrow('its session has ended');
+  });
+});
+
+describe('requests whose pool ends', () => {
+  const silence = new Error('it has been silent');
+
+  /** A request that the node has and does not answer. */
+  async function unanswered(by: UpstreamPool): Promise<Promise<unknown>[]> {
+    const before = arrived;
+    const failure = failureOf(send(by, never));
+    await expect.poll(() => arrived).toBe(before + 1);
+    return [failure];
+  }
+
+  it('failed of it where they were sent before the session was missed, and were not sent otherwise', async () => {
+    let isReachable = true;
+    const ways = new SessionWays((read) =>
+      isReachable
+        ? pinnedConnect(node.record, gateway.identity, { read, protocols: ['http/1.1'] })
+        : new Promise(() => {}),
+    );
+    const by = new UpstreamPool(ways);
+    const [early] = await unanswered(by);
+    const unheard_since_ms = performance.now();
+    const [late] = await unanswered(by);
+    isReachable = false;
+    const queued = failureOf(send(by));
+    by.destroy(silence, unheard_since_ms);
+    expect(await early).toBe(silence);
+    for (const failure of [late, queued, failureOf(send(by))]) {
+      expect(await failure).toBeInstanceOf(Unsent);
+      expect(await failure).toMatchObject({ message: silence.message });
+    }
+  });
+
+  it('were not sent where their connection may have been gone before them', async () => {
+    vi.useFakeTimers({ toFake: ['performance'] });
+    try {
+      const { pool: by } = pool(['http/1.1']);
+      expect(await send(by)).toBe(200);
+      const [again] = await unanswered(by);
+      by.destroy(silence);
+      expect(await again).toBeInstanceOf(Unsent);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  it('were not sent where there is no way to the session', async () => {
+    const dead = new UpstreamPool(new SessionWays(() => Promise.reject(new Error('it is another session'))));
+    expect(await failureOf(send(dead))).toBeInstanceOf(Unsent);
+    dead.destroy(silence);
   });
 });
