@@ -68,7 +68,7 @@ export type ToPrimary =
   | ['admit', reservation: number, key_id: string, tokens?: number]
   | ['reserve', reservation: number, tokens: number]
   | ['release', reservation: number]
-  /** Its devices work for a request, and those of the session before do not any more. */
+  /** Its devices work for a request, and those of the session before do not any more; without an id, nobody's do. */
   | ['charge', charge: number, session_id: string, age_ms: number]
   | ['closed', Closing[]]
   | ['began', model: string, age_ms: number]

@@ -16,6 +16,9 @@ class RemoteCharge implements Charge {
   readonly #pipe: PrimaryPipe;
   readonly #newNumber: () => number;
   number = 0;
+  /** A replica works for it, as far as the primary was told or is about to be. */
+  #works = false;
+  #closed = false;
 
   constructor(pipe: PrimaryPipe, newNumber: () => number) {
     this.#pipe = pipe;
@@ -25,11 +28,25 @@ class RemoteCharge implements Charge {
   begin({ facts }: SessionLink): void {
     if (this.number === 0) this.number = this.#newNumber();
     const { number } = this;
+    this.#works = true;
     this.#pipe.postInCompany((age_ms) => ['charge', number, facts.session_id, age_ms]);
   }
 
-  /** What follows in this moment says it: another one begins, or the request is closed. */
-  end(): void {}
+  /** Where another one begins in this moment, or the request is closed, that says it. */
+  end(): void {
+    if (!this.#works) return;
+    this.#works = false;
+    queueMicrotask(() => {
+      if (this.#works || this.#closed) return;
+      const { number } = this;
+      this.#pipe.postInCompany((age_ms) => ['charge', number, '', age_ms]);
+    });
+  }
+
+  /** The primary ends it with its record, and knows nothing of its number afterwards. */
+  close(): void {
+    this.#closed = true;
+  }
 
   /** The primary does; where nothing was computed, it is known here that that cost nothing. */
   enter(record: RequestRecord): void {
@@ -63,6 +80,7 @@ export class RemoteAccounts implements RequestAccounts {
   close(closed: ClosedRequest, committed: Committed): void {
     const { record, reservation, charge, computes, demanded, service } = closed;
     if (reservation) reservation.settled = true;
+    (charge as RemoteCharge).close();
     const held = (reservation as RemoteReservation | undefined)?.number ?? 0;
     this.#closings.push([
       held,

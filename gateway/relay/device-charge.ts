@@ -8,7 +8,7 @@ export type MeteredSession = Pick<SessionLink, 'facts' | 'deviceTime' | 'deviceE
 export interface Charge {
   /** A replica begins to work for it; the one before has ended. */
   begin(session: SessionLink): void;
-  /** The last one has ended, if one has begun; the next begins in this moment, or the request is closed. */
+  /** The last one has ended, if one has begun: until the next begins, no devices work for it. */
   end(): void;
   /** Writes what they did into the record of the request, where that is known here. */
   enter(record: RequestRecord): void;

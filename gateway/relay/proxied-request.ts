@@ -117,7 +117,6 @@ export class ProxiedRequest {
       this.#demand(replica.served.name);
     }
     this.#search.ask(replica);
-    this.#charge.end();
     this.#prompt.send(replica, this.#client.begun);
     if (this.#of.endpoint.computes) this.#charge.begin(replica.session);
     const begun = request ? undefined : this.#begunFor(replica);
@@ -171,6 +170,7 @@ export class ProxiedRequest {
   /** The one place where what came of an attempt is turned into what follows. */
   #attemptEnded(attempt: Attempt, result: AttemptResult): void {
     if (this.#decided) return;
+    this.#charge.end();
     switch (result.kind) {
       case 'answered':
         this.#answered(attempt, result);

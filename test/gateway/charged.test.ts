@@ -5,6 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import Database from 'better-sqlite3';
 import { describe, expect, it } from 'vitest';
 import { LengthQuantiles } from '../../gateway/workload/length-quantiles.ts';
+import type { DeviceDescription } from '../../spec/session-record.ts';
 import { gatewayFiles } from '../../spec/state-layout.ts';
 import {
   type Answer,
@@ -27,6 +28,9 @@ async function session(answer: Answer, engine = 'native'): Promise<TestSession> 
   return started;
 }
 
+/** Without a replica. */
+const waits_s = 2;
+
 interface Row {
   status: number;
   prompt_tokens: number | null;
@@ -41,6 +45,19 @@ function row(request_id: string): Row | undefined {
     return ledger
       .prepare('select status, prompt_tokens, completion_tokens from requests where request_id = ?')
       .get(request_id) as Row | undefined;
+  } finally {
+    ledger.close();
+  }
+}
+
+function timesOf(request_id: string): { device_s: number; duration_ms: number } {
+  const ledger = new Database(join(shared.stage.config.gateway_folder, gatewayFiles.ledger), {
+    readonly: true,
+  });
+  try {
+    return ledger
+      .prepare('select device_s, duration_ms from requests where request_id = ?')
+      .get(request_id) as ReturnType<typeof timesOf>;
   } finally {
     ledger.close();
   }
@@ -273,6 +290,38 @@ describe('an answer whose client goes away', () => {
     });
   });
 });
+
+it('a stream that waits for another replica is charged with no devices meanwhile', async () => {
+  const devices: DeviceDescription[] = [{ kind: 'gpu', model: 'A100-40GB', memory_bytes: 40e9, isa: [] }];
+  const replica = (answer: Answer): Promise<TestSession> =>
+    shared.session(answer, { engine: 'vllm', metadata: { devices } });
+  let die = (): void => undefined;
+  await replica((_request, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(chunkEvent('a'));
+    die = () => void response.socket!.destroy();
+  });
+  const [first] = sessions;
+  const headers = { 'x-request-id': 'waited' };
+  const answer = await shared.stage.post(path, { model: 'tiny', messages: [], stream: true }, headers);
+  const reader = answer.body!.getReader();
+  await reader.read();
+  // The session leaves, so that nobody is there who could go on.
+  await first!.own.leave();
+  die();
+  await until(
+    () => shared.stage.logged.some((line) => line.includes('in the middle of its stream')),
+    'the break',
+  );
+  await delay(waits_s * 1000);
+  await replica(stream([chunkEvent('b', 'stop'), doneEvent]));
+  while (!(await reader.read()).done);
+  await until(() => row('waited') !== undefined, 'the ledger to have it');
+  expect(row('waited')!.status).toBe(200);
+  const { device_s, duration_ms } = timesOf('waited');
+  expect(device_s).toBeGreaterThan(0);
+  expect(device_s).toBeLessThanOrEqual(duration_ms / 1000 - waits_s);
+}, 20_000);
 
 describe('a stream whose engine says no usage', () => {
   const events = [chunkEvent('a'), chunkEvent('b'), chunkEvent('', 'stop')];

@@ -1,6 +1,7 @@
 /** Gateways of several processes as they are: what counts for all of them is as exact as in one. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterEach, expect, it } from 'vitest';
+import { json, until } from '../support.ts';
 import { GatewayOfWorkers, perAnswer } from './gateway-of-workers.ts';
 
 let gateway: GatewayOfWorkers | undefined;
@@ -134,4 +135,23 @@ it('devices are charged once for the time in which several workers use them', as
   // Counted by each worker for itself, it would be twice as much.
   expect(device_s).toBeGreaterThan(0.9 * (busy_ms / 1000));
   expect(device_s).toBeLessThan(1.5 * (busy_ms / 1000));
+}, 60_000);
+
+it('a request at a worker that waits for another replica is charged with no devices meanwhile', async () => {
+  const waits_s = 2;
+  gateway = await GatewayOfWorkers.start(2);
+  const { key } = await gateway.newKey();
+  const { replica } = gateway;
+  const answer = replica.answer;
+  replica.answer = json({ error: { message: 'it is ending', code: 'E_WORKER_DRAINING' } }, 503);
+  const before = replica.requests.length;
+  const asked = gateway.client().ask(key);
+  await until(() => replica.requests.length > before, 'the request to be refused');
+  await delay(waits_s * 1000);
+  await gateway.another(answer);
+  const { status, request_id } = await asked;
+  expect(status).toBe(200);
+  const { device_s, duration_ms } = (await gateway.recorded()).find((one) => one.request_id === request_id)!;
+  expect(device_s).toBeGreaterThan(0);
+  expect(device_s).toBeLessThan(duration_ms / 1000 - waits_s / 2);
 }, 60_000);

@@ -10,7 +10,7 @@ import type { KeySettings } from '../../../spec/key-settings.ts';
 import type { DeviceDescription } from '../../../spec/session-record.ts';
 import { type GatewayConfig, type GatewayEndpoint, gatewayFiles } from '../../../spec/state-layout.ts';
 import { GatewayProcess } from '../gateway-process.ts';
-import { TestSession, testConfig, until } from '../support.ts';
+import { type Answer, TestSession, testConfig, until } from '../support.ts';
 
 const prompt_tokens = 12;
 const completion_tokens = 8;
@@ -41,6 +41,7 @@ export class GatewayOfWorkers {
   readonly #registry: RendezvousRegistry;
   readonly #config: GatewayConfig;
   readonly #clients: Client[] = [];
+  readonly #others: TestSession[] = [];
   /** Requests with which it was found out that it serves. */
   readonly own = new Set<string>();
   /** What a replica does before it answers. */
@@ -103,6 +104,14 @@ export class GatewayOfWorkers {
     return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
   }
 
+  /** A further replica. */
+  async another(answer: Answer): Promise<TestSession> {
+    const { devices } = this.replica.own.record.metadata;
+    const another = await TestSession.start(this.#registry, answer, { node: 'node2', metadata: { devices } });
+    this.#others.push(another);
+    return another;
+  }
+
   client(): TestClient {
     const client = new Client(this.endpoint.url);
     this.#clients.push(client);
@@ -152,13 +161,13 @@ export class GatewayOfWorkers {
   }
 
   /** What is in the ledger. */
-  async recorded(): Promise<{ request_id: string; status: number; device_s: number }[]> {
+  async recorded(): Promise<{ request_id: string; status: number; device_s: number; duration_ms: number }[]> {
     const path = join(this.#config.gateway_folder, gatewayFiles.ledger);
     // A reader waits until what was answered is in the tables.
     openLedgerReader(path).close();
     const db = new Database(path, { readonly: true });
     try {
-      return db.prepare('SELECT request_id, status, device_s FROM requests').all() as Awaited<
+      return db.prepare('SELECT request_id, status, device_s, duration_ms FROM requests').all() as Awaited<
         ReturnType<GatewayOfWorkers['recorded']>
       >;
     } finally {
@@ -169,7 +178,7 @@ export class GatewayOfWorkers {
   async close(): Promise<void> {
     for (const client of this.#clients) await client.destroy();
     await this.process.end('SIGKILL');
-    await this.replica.kill();
+    for (const session of [this.replica, ...this.#others]) await session.kill();
     await this.#registry.close();
     rmSync(this.folder, { recursive: true, force: true });
   }
