@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
+import { setTimeout as wait } from 'node:timers/promises';
 import type { ApiKey, KeyFinder, Ledger } from '../ledger/index.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
 import { systemMessage } from '../spec/errors/system-error.ts';
@@ -43,6 +44,12 @@ const linger_ms = 2000;
 
 /** Of a request in another API, which is read at once and not in turns, so that it must not hold up the others. */
 const translated_bytes_max = 8 * 1024 * 1024;
+
+/**
+ * The end of an answer waits so long until it is kept. Lower: a filesystem that hangs delays answers less; higher: one
+ * that is slow keeps more answers before their clients ask for them.
+ */
+const keptWithin_ms = 2000;
 
 /** A request whose key is known and whose body is not. */
 type Arrival = Pick<
@@ -315,11 +322,14 @@ export class OpenAiHandler {
     return replica && countTokens(replica, chat);
   }
 
-  /** The answer does not wait for it, and is good without it. */
-  #keep(store: ResponseStore, kept: KeptResponse): void {
-    store.keep(kept).catch((error: Error) => {
+  /** The answer is good without it, and does not wait for long. */
+  async #keep(store: ResponseStore, kept: KeptResponse): Promise<void> {
+    const waits = new AbortController();
+    const keeping = store.keep(kept).catch((error: Error) => {
       this.#services.log.error({ reason: systemMessage(error) }, 'a response could not be kept');
     });
+    await Promise.race([keeping, wait(keptWithin_ms, undefined, waits).catch(() => undefined)]);
+    waits.abort();
   }
 
   /** @throws what is wrong with the request, or what its key does not allow */

@@ -28,8 +28,8 @@ export interface ReadingContext {
   count?: ((chat: Members) => Promise<number | undefined>) | undefined;
   /** The answer that it goes on from. */
   earlier?: KeptResponse | undefined;
-  /** Keeps its answer; absent: none is kept. */
-  keep?: ((kept: KeptResponse) => void) | undefined;
+  /** Keeps its answer, for which the result waits, as long as it is worth it; absent: none is kept. */
+  keep?: ((kept: KeptResponse) => Promise<void>) | undefined;
 }
 
 /** What began an answer, as the replica named it. */
@@ -56,6 +56,8 @@ export interface DialectAnswer {
   fail(error: OpenAiError['error']): string;
   /** The answer as an object, behind its end. */
   whole(): Members;
+  /** Behind its end: what the last bytes wait for, which never fails. Absent: they go at once. */
+  readonly kept?: Promise<void> | undefined;
   /** An answer of the replica that is no chat: embeddings, counts of tokens. Absent: all are. */
   readonly translate?: (answer: Members) => Members;
 }

@@ -52,6 +52,8 @@ export class TranslatedResponse implements ClientResponse {
   /** Of an answer that comes whole: what it is, and in the dialect, where it can be told there. */
   #prepared: Told | undefined;
   #sent = false;
+  /** What waits until the answer is kept. */
+  #unsent_bytes = 0;
   /** Of a stream, for the client: written once a chunk. */
   #out = '';
   #begun = false;
@@ -91,7 +93,7 @@ export class TranslatedResponse implements ClientResponse {
   }
 
   get writableLength(): number {
-    return this.#client.writableLength;
+    return this.#client.writableLength + this.#unsent_bytes;
   }
 
   setHeader(name: string, value: string): void {
@@ -124,12 +126,27 @@ export class TranslatedResponse implements ClientResponse {
     const bytes = typeof chunk === 'string' ? Buffer.from(chunk, encoding) : chunk;
     if (this.#form === 'stream') {
       if (bytes) this.#push(bytes);
-      this.#client.end(this.#failed ? '' : this.#answer!.end());
+      const ending = this.#failed ? '' : this.#answer!.end();
+      this.#whenKept(ending.length, () => this.#client.end(ending));
       return;
     }
     if (bytes) this.#hold(bytes);
     this.#send();
-    this.#client.end();
+    this.#whenKept(0, () => this.#client.end());
+  }
+
+  /** Whoever has an answer whole may ask for it in the next moment, and of another gateway. */
+  #whenKept(bytes: number, send: () => void): void {
+    const kept = this.#answer?.kept;
+    if (!kept) {
+      send();
+      return;
+    }
+    this.#unsent_bytes += bytes;
+    void kept.then(() => {
+      this.#unsent_bytes -= bytes;
+      if (!this.#client.destroyed) send();
+    });
   }
 
   destroy(): void {
@@ -167,8 +184,10 @@ export class TranslatedResponse implements ClientResponse {
     const refusal = (): Members => this.#dialect.refusal(errorOf(answer ?? {}), status, this.#request_id);
     const body = Buffer.from(whole ?? JSON.stringify(refusal()));
     const own = ['content-type', 'application/json', 'content-length', String(body.length)];
-    this.#client.writeHead(status, [...own, ...this.#pairs]);
-    this.#client.write(body);
+    this.#whenKept(body.length, () => {
+      this.#client.writeHead(status, [...own, ...this.#pairs]);
+      this.#client.write(body);
+    });
   }
 
   #tell(pieces: readonly Buffer[], bytes: number, isWhole: boolean): Told {

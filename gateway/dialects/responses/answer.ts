@@ -20,7 +20,7 @@ const id = (prefix: string): string => newId(`${prefix}_`);
 export class ResponsesAnswer implements DialectAnswer {
   readonly stream_type = 'text/event-stream; charset=utf-8';
   readonly #request: Members;
-  readonly #keep: ((response: Members) => void) | undefined;
+  readonly #keep: ((response: Members) => Promise<void>) | undefined;
   readonly #id = id('resp');
   #head: AnswerHead = { model: '', created_s: 0 };
   #sequence = 0;
@@ -31,9 +31,10 @@ export class ResponsesAnswer implements DialectAnswer {
   #usage: ChatUsage | undefined;
   #status: 'in_progress' | 'completed' | 'incomplete' | 'failed' = 'in_progress';
   #error: OpenAiError['error'] | undefined;
+  #kept: Promise<void> | undefined;
 
   /** @param keep takes the answer at its end; absent: it is not kept */
-  constructor(request: Members, keep?: (response: Members) => void) {
+  constructor(request: Members, keep?: (response: Members) => Promise<void>) {
     this.#request = request;
     this.#keep = keep;
   }
@@ -73,8 +74,12 @@ export class ResponsesAnswer implements DialectAnswer {
     const closed = this.#close();
     this.#status = this.#cut === undefined ? 'completed' : 'incomplete';
     const response = this.whole();
-    this.#keep?.(response);
+    this.#kept = this.#keep?.(response);
     return closed + this.#event(`response.${this.#status}`, { response });
+  }
+
+  get kept(): Promise<void> | undefined {
+    return this.#kept;
   }
 
   fail(error: OpenAiError['error']): string {

@@ -15,9 +15,9 @@ async function read(body: Members, context: ReadingContext): Promise<TranslatedR
   const { previous_response_id: _, ...alone } = body;
   // The input itself, where nothing goes before it: what is wrong with it is said of its own places.
   const chat = chatOfResponse(earlier ? { ...alone, input: items } : body);
-  const keepAll = (response: Members): void => {
+  const keepAll = (response: Members): Promise<void> => {
     const output = (response.output as Members[]).filter(isMembers);
-    keep!({ response, input, items: [...items, ...output] });
+    return keep!({ response, input, items: [...items, ...output] });
   };
   return {
     endpoint: endpoints.get('/v1/chat/completions')!,
