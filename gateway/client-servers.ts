@@ -12,6 +12,7 @@ import { sendPastStream } from '../native/socket-send.ts';
 import { limits } from '../spec/wire.ts';
 import type { ClientConnections } from './client-connections.ts';
 import type { HeldName } from './holder/messages.ts';
+import { QueuedAnswers } from './queued-answers.ts';
 import { refuseConnection } from './refuse-connection.ts';
 
 export interface ClientServerTimes {
@@ -39,6 +40,7 @@ const handshake_ms = 10_000;
 /** The servers that read what clients send: of the port, with TLS or without, and of the unix socket beside it. */
 export class ClientServers implements Accepting {
   readonly servers: Readonly<Record<HeldName, Server>>;
+  readonly #queued = new QueuedAnswers();
   #listener: RequestListener | undefined;
 
   constructor(
@@ -48,6 +50,7 @@ export class ClientServers implements Accepting {
   ) {
     const answer = (request: IncomingMessage, response: ServerResponse): void => {
       connections.arrived(request, response);
+      if (response.socket === null) this.#queued.add(request.socket, response);
       this.#listener!(request, response);
     };
     const settings = {

@@ -92,6 +92,10 @@ export class TranslatedResponse implements ClientResponse {
     return this.#client.destroyed;
   }
 
+  get socket(): object | null | undefined {
+    return this.#client.socket;
+  }
+
   get writableLength(): number {
     return this.#client.writableLength + this.#unsent_bytes;
   }

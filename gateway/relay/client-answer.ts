@@ -73,13 +73,22 @@ export class ClientAnswer {
     this.#held.add(resume);
     if (isFollowed) return;
     this.endStall();
-    this.#stall = setTimeout(() => this.response.destroy(), this.#stall_ms);
+    this.#watchStall();
     this.response.once('drain', () => {
       this.endStall();
       const held = [...this.#held];
       this.#held.clear();
       for (const goOn of held) goOn();
     });
+  }
+
+  /** Of one behind another on its connection, the time begins when its turn has come. */
+  #watchStall(): void {
+    const isQueued = this.response.socket === null;
+    this.#stall = setTimeout(() => {
+      if (isQueued) this.#watchStall();
+      else this.response.destroy();
+    }, this.#stall_ms);
   }
 
   endStall(): void {

@@ -6,6 +6,8 @@ export interface ClientResponse {
   readonly destroyed: boolean;
   /** Bytes that were written and that the client has not taken. */
   readonly writableLength: number;
+  /** Null while it is behind another one on its connection; absent where no connection brought its request. */
+  readonly socket?: object | null | undefined;
   /** Why its client gets an error in the place of what was written, where that cannot be told in its API. */
   readonly untold?: ErrorCode | undefined;
   /** Takes what is left of an answer that is no stream before it is written, so that `untold` is known. */
