@@ -295,7 +295,7 @@ export class Batches {
       return;
     }
     await this.#finish(key_id, current, run, results);
-    await results.remove();
+    await this.#cleanUp(batch_id, () => results.remove());
   }
 
   /** The requests of a batch, or why there are none. @throws the system's error */
@@ -385,7 +385,15 @@ export class Batches {
 
   async #end(key_id: string, batch: KeptBatch): Promise<void> {
     await put(this.#folders().batches, key_id, batch);
-    await this.#cancellations(key_id).forget(batch.id);
+    await this.#cleanUp(batch.id, () => this.#cancellations(key_id).forget(batch.id));
+  }
+
+  /** A batch that has ended does not run again because something of it stays until it is over its time. */
+  async #cleanUp(batch_id: string, remove: () => Promise<void>): Promise<void> {
+    await remove().catch((error: Error) => {
+      const reason = systemMessage(error);
+      this.#options.log.warn({ batch: batch_id, reason }, 'what is left of a batch cannot be removed');
+    });
   }
 
   /** The oldest first. @param onUnreadable told of each that is left out @throws the system's error */

@@ -143,3 +143,21 @@ it('a record that cannot be read keeps no other batch from going on', async () =
   expect((await batches.list(key)).map(({ id }) => id)).toEqual([begun[0]![0]]);
   await until(() => logged.filter((line) => line.includes('cannot be read')).length >= 3, 'it to be said');
 });
+
+it('a batch that has ended does not run again because its parts cannot be removed', async () => {
+  let asked = 0;
+  const files = open(async () => {
+    asked++;
+    return answered;
+  });
+  kept.batches!.remove = () => Promise.reject(Object.assign(new Error('i/o error'), { code: 'EIO' }));
+  const requests = 3;
+  const id = await begin(files, requests);
+  expect((await ended(id)).status).toBe('completed');
+  const said = (words: string): number => logged.filter((line) => line.includes(words)).length;
+  // Its mark that it is to end, and its parts.
+  await until(() => said('what is left of a batch cannot be removed') === 2, 'it to be said');
+  await close();
+  expect([asked, said('a batch stopped')]).toEqual([requests, 0]);
+  expect(partsOf()).not.toEqual([]);
+});
