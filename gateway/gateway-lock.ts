@@ -1,6 +1,14 @@
 import { join } from 'node:path';
 import { FolderLock, type LockTrouble, lastingLock } from '../host/folder-lock.ts';
+import { holderOf } from '../host/lock-state.ts';
 import { HpcserveError } from '../spec/errors/error.ts';
+
+const lockName = 'gateway.lock';
+
+/** Whether a gateway runs on a folder: on this host for sure, on others as far as one look tells. */
+export function isGatewayThere(folder: string): boolean {
+  return holderOf(join(folder, lockName)) !== undefined;
+}
 
 /**
  * One gateway at a time for a folder.
@@ -11,7 +19,7 @@ export async function lockGatewayFolder(
   folder: string,
   onLost: (reason: string) => void,
 ): Promise<FolderLock> {
-  const path = join(folder, 'gateway.lock');
+  const path = join(folder, lockName);
   try {
     return await FolderLock.acquire(path, {
       command: 'hpcserve gateway',

@@ -1,8 +1,9 @@
-import { basename } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { type ApiKey, type KeyStore, limitsKeyOf } from '../../ledger/index.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { isSystemError, systemMessage } from '../../spec/errors/system-error.ts';
+import { isGatewayThere } from '../gateway-lock.ts';
 import type { KeptForKeys } from '../kept/kept-for-keys.ts';
 import { newId, type SealedFolder } from '../kept/sealed-folder.ts';
 import { unknownKept } from '../kept/unknown-kept.ts';
@@ -28,6 +29,14 @@ const again_ms = 30_000;
 const renew_ms = 600_000;
 /** Renewed so often within the time that it is kept: one may fail. */
 const renewals = 4;
+/** Between two looks for what gateways left that are gone. Lower: it ends sooner; higher: fewer files are read. */
+const lookForLeft_ms = 600_000;
+/**
+ * What another gateway left is this one's when it still is after so long: who works on a batch writes it down more
+ * often (`told_ms`), and of several that would end it the last to write is seen by all. Lower: its end comes sooner;
+ * higher: slower filesystems.
+ */
+const claimDefault_ms = 5000;
 const window_s = { '24h': 86_400 } as const;
 
 export interface BatchesOptions {
@@ -39,6 +48,8 @@ export interface BatchesOptions {
   running_max?: number;
   /** Batches of one key, and those derived from it, that run or wait. */
   open_max?: number;
+  /** Until what another gateway left is this one's. */
+  claim_ms?: number;
   ask(key: ApiKey, path: string, asked: InnerRequest): Promise<CollectedAnswer | undefined>;
 }
 
@@ -77,6 +88,7 @@ export class Batches {
   readonly #lanes: BatchLanes;
   readonly #closing = new AbortController();
   readonly #renewing: NodeJS.Timeout | undefined;
+  readonly #lookingForLeft: NodeJS.Timeout | undefined;
 
   constructor(options: BatchesOptions) {
     this.#options = options;
@@ -84,6 +96,7 @@ export class Batches {
     if (folder) {
       const interval_ms = Math.min(renew_ms, folder.kept_ms / renewals);
       this.#renewing = setInterval(() => void this.#renew(folder), interval_ms).unref();
+      this.#lookingForLeft = setInterval(() => void this.endLeft(), lookForLeft_ms).unref();
     }
     this.#gateway = basename(options.gateway_folder);
     this.#lanes = new BatchLanes(options.running_max ?? runningDefault_max);
@@ -177,12 +190,55 @@ export class Batches {
     const cancelling_at = await this.#cancellations(key.id).mark(id);
     const run = this.#running.get(id);
     if (run) cancelRun(run, cancelling_at);
-    return { ...batch, status: 'cancelling', cancelling_at };
+    const cancelled: KeptBatch = { ...batch, status: 'cancelling', cancelling_at };
+    void this.#endIfLeft(key, cancelled);
+    return cancelled;
+  }
+
+  /** Ends what gateways left that are gone, where it was cancelled or its window is over. */
+  async endLeft(): Promise<void> {
+    const folder = this.#options.kept.batches;
+    for (const key of folder ? this.#options.keys.list() : [])
+      try {
+        const batches = await this.#all(folder!, key.id);
+        await Promise.all(batches.map((batch) => this.#endIfLeft(key, batch)));
+      } catch (error) {
+        this.#logUnended(key, error as Error);
+      }
+  }
+
+  /** Gateways of one site lie side by side. */
+  async #endIfLeft(key: ApiKey, batch: KeptBatch): Promise<void> {
+    const { id, gateway, status, expires_at } = batch;
+    const isDue = status === 'cancelling' || (!isEnded(batch) && expires_at < now_s());
+    if (!isDue || gateway === this.#gateway) return;
+    const { gateway_folder, claim_ms = claimDefault_ms, log } = this.#options;
+    try {
+      if (isGatewayThere(join(dirname(gateway_folder), gateway))) return;
+      await put(this.#folders().batches, key.id, { ...batch, gateway: this.#gateway });
+      await wait(claim_ms, undefined, { signal: this.#closing.signal }).catch(() => undefined);
+      const claimed = await this.find(key, id);
+      const isOther = claimed.gateway !== this.#gateway || isEnded(claimed) || this.#running.has(id);
+      if (isOther || this.#isClosing) return;
+      log.info({ batch: id, gateway }, 'a batch is ended whose gateway is gone');
+      const run = this.#enter(key, claimed);
+      // Nothing more is asked: it has what was answered.
+      run.stop.abort();
+      this.#begin(key.id, claimed, run);
+    } catch (error) {
+      this.#logUnended(key, error as Error, id);
+    }
+  }
+
+  #logUnended(key: ApiKey, error: Error, batch_id?: string): void {
+    const told = { key: key.id, batch: batch_id, reason: systemMessage(error) };
+    this.#options.log.warn(told, 'what a gateway left cannot be ended');
   }
 
   /** What is under way is given up, and asked again when the gateway is back. */
   async close(): Promise<void> {
     clearInterval(this.#renewing);
+    clearInterval(this.#lookingForLeft);
     this.#closing.abort();
     for (const { stop } of this.#running.values()) stop.abort();
     await Promise.all([...this.#running.values()].map(({ ended }) => ended));

@@ -3,10 +3,11 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, utimesSync, writ
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { isEnded, type KeptBatch } from '../../../gateway/batches/batch.ts';
 import { Batches, type BatchesOptions } from '../../../gateway/batches/batches.ts';
 import { FileStore } from '../../../gateway/batches/file-store.ts';
+import { lockGatewayFolder } from '../../../gateway/gateway-lock.ts';
 import { KeptForKeys } from '../../../gateway/kept/kept-for-keys.ts';
 import { type ApiKey, KeyStore } from '../../../ledger/index.ts';
 import { testConfig, until } from '../support.ts';
@@ -16,6 +17,8 @@ const logged: string[] = [];
 const log = pino({}, { write: (line: string) => void logged.push(line) });
 const answered = { status: 200, headers: new Map(), body: Buffer.from('{}') };
 const kept_s = 8;
+/** Longer than a record takes to be written on a machine that is busy. */
+const claim_ms = 1000;
 
 let root: string;
 let keys: KeyStore;
@@ -35,11 +38,18 @@ afterEach(async () => {
   rmSync(root, { recursive: true });
 });
 
-function open(ask: BatchesOptions['ask'], files_kept_s?: number, running_max?: number): FileStore {
-  const config = testConfig(root, files_kept_s === undefined ? {} : { files_kept_s });
+function open(
+  ask: BatchesOptions['ask'],
+  files_kept_s?: number,
+  running_max?: number,
+  gateway = 'gateway',
+): FileStore {
+  const config = testConfig(root, { gateway_folder: join(root, gateway) });
+  if (files_kept_s !== undefined) config.files_kept_s = files_kept_s;
   mkdirSync(config.gateway_folder, { recursive: true });
   kept = new KeptForKeys(config, log);
-  const options: BatchesOptions = { gateway_folder: config.gateway_folder, kept, keys, log, ask };
+  const { gateway_folder } = config;
+  const options: BatchesOptions = { gateway_folder, kept, keys, log, ask, claim_ms };
   if (running_max !== undefined) options.running_max = running_max;
   batches = new Batches(options);
   return new FileStore(kept.files!, key.id);
@@ -160,4 +170,80 @@ it('a batch that has ended does not run again because its parts cannot be remove
   await close();
   expect([asked, said('a batch stopped')]).toEqual([requests, 0]);
   expect(partsOf()).not.toEqual([]);
+});
+
+describe('a batch of a gateway that is gone', () => {
+  /** One of two requests was answered when its gateway ended. */
+  async function left(change: Partial<KeptBatch> = {}): Promise<string> {
+    let asked = 0;
+    const files = open(
+      async (_key, _path, { signal }) => {
+        if (asked++ === 0) return answered;
+        return new Promise((resolve) => signal.addEventListener('abort', () => resolve(undefined)));
+      },
+      undefined,
+      undefined,
+      'gateway-2',
+    );
+    const id = await begin(files, 2);
+    await until(() => asked === 2, 'both to be asked');
+    await close();
+    const written = JSON.parse((await kept.batches!.get(key.id, id))!.toString()) as KeptBatch;
+    expect(written).toMatchObject({ status: 'in_progress', gateway: 'gateway-2' });
+    await kept.batches!.put(key.id, id, Buffer.from(JSON.stringify({ ...written, ...change })));
+    open(async () => expect.unreachable());
+    return id;
+  }
+
+  async function expectEnd(id: string, status: KeptBatch['status']): Promise<void> {
+    const batch = await ended(id);
+    expect(batch).toMatchObject({ status, request_counts: { total: 2, completed: 1, failed: 0 } });
+    const content = await new FileStore(kept.files!, key.id).content(batch.output_file_id!);
+    expect(content.toString()).toContain('"custom_id":"r0"');
+    const isOfIt = (path: string): boolean => path.includes(id.replace('batch_', ''));
+    await until(() => !partsOf().some(isOfIt), 'its parts to be removed');
+  }
+
+  it('is ended by the one that is told to cancel it, with what there is', async () => {
+    const id = await left();
+    expect((await batches.cancel(key, id)).status).toBe('cancelling');
+    await expectEnd(id, 'cancelled');
+  });
+
+  it('is ended by any other when its window is over, and not before', async () => {
+    const id = await left();
+    await batches.endLeft();
+    expect((await batches.find(key, id)).gateway).toBe('gateway-2');
+    await close();
+    const expired = await left({ expires_at: 1 });
+    await batches.endLeft();
+    await expectEnd(expired, 'expired');
+    expect((await batches.find(key, id)).status).toBe('in_progress');
+  });
+
+  it('is left to its gateway where that runs', async () => {
+    const id = await left({ expires_at: 1 });
+    const lock = await lockGatewayFolder(join(root, 'gateway-2'), () => undefined);
+    try {
+      await batches.endLeft();
+      expect(await batches.find(key, id)).toMatchObject({ status: 'in_progress', gateway: 'gateway-2' });
+    } finally {
+      lock.release();
+    }
+    await batches.endLeft();
+    await expectEnd(id, 'expired');
+  });
+
+  it('is ended by one of several that look at once', async () => {
+    const id = await left({ expires_at: 1 });
+    const first = batches;
+    const firstKept = kept;
+    open(async () => expect.unreachable(), undefined, undefined, 'gateway-3');
+    await Promise.all([first.endLeft(), batches.endLeft()]);
+    await expectEnd(id, 'expired');
+    const said = logged.filter((line) => line.includes('whose gateway is gone'));
+    expect(said).toHaveLength(1);
+    await first.close();
+    await firstKept.close();
+  });
 });
