@@ -1,7 +1,7 @@
 /** Keys over HTTP: all of them for the operator, those of her own for a user. */
 import type { FastifyInstance } from 'fastify';
 import { z } from 'zod';
-import { type ApiKey, generateKeyId, type KeyStore, type Ledger, limitsKeyOf } from '../../ledger/index.ts';
+import { type ApiKey, generateKeyId, type KeyStore, type Ledger } from '../../ledger/index.ts';
 import { parseProviders } from '../../solver/routing/filter.ts';
 import { parseQos } from '../../solver/routing/qos.ts';
 import type { AuditEntry } from '../../spec/audit.ts';
@@ -68,6 +68,7 @@ export function keyRoutes(app: FastifyInstance, services: KeyServices): void {
     const changes = parseWith(keyChangesSchema, request.body);
     const before = await requireVisible(services, caller, request.params.id);
     if (caller.role !== 'operator') {
+      requireOwn(caller, before);
       requireDerived(caller, before);
       requireNarrowing(changes);
     }
@@ -104,6 +105,7 @@ function endingRoutes(app: FastifyInstance, services: KeyServices): void {
   app.post<WithId>('/hpcserve/v1/keys/:id/block', async (request) => {
     const caller = await callerOf(request.raw, services);
     const before = await requireVisible(services, caller, request.params.id);
+    requireOwn(caller, before);
     noteIfPossible(caller, 'block', before);
     return keys.block(before.id);
   });
@@ -116,6 +118,7 @@ function endingRoutes(app: FastifyInstance, services: KeyServices): void {
   app.delete<WithId>('/hpcserve/v1/keys/:id', async (request) => {
     const caller = await callerOf(request.raw, services);
     const before = await requireVisible(services, caller, request.params.id);
+    requireOwn(caller, before);
     noteIfPossible(caller, 'revoke', before);
     return keys.revoke(before.id);
   });
@@ -125,8 +128,9 @@ function createKey(services: KeyServices, caller: Caller, name: string, settings
   const { keys, providers } = services;
   let parent_id: string | undefined;
   if (caller.role !== 'operator') {
+    requireUnderived(caller.key);
     requireNarrowing(settings);
-    parent_id = limitsKeyOf(caller.key);
+    parent_id = caller.key.id;
     const derived = keys
       .list()
       .filter((key) => key.parent_id === parent_id && key.revoked_at_ms === undefined);
@@ -171,6 +175,38 @@ async function requireVisible({ keys }: KeyServices, caller: Caller, id: string)
   throw new HpcserveError('E_KEY_UNKNOWN', { what: `there is no key ${id.slice(0, 64)}` });
 }
 
+/**
+ * Of what a derived key makes, its parent's limits would hold and its own would not: it would be wider, and outlive it.
+ *
+ * @throws E_KEY_SCOPE
+ */
+function requireUnderived({ name, parent_id }: ApiKey): void {
+  if (parent_id === undefined) return;
+  throw new HpcserveError('E_KEY_SCOPE', {
+    what: `the key ${printableName(name)} makes no keys`,
+    because: `it was derived from ${parent_id}`,
+    try: 'make the key with one that was not derived, or ask the operator of the gateway',
+  });
+}
+
+/**
+ * All keys of its user are visible to a derived key, and those beside it may do more: it ends and changes none of them.
+ *
+ * @throws E_KEY_SCOPE
+ */
+function requireOwn(caller: Caller, key: ApiKey): void {
+  if (!isOtherOfDerived(caller, key)) return;
+  throw new HpcserveError('E_KEY_SCOPE', {
+    what: `the key ${printableName(key.name)} is not for one that was derived from another`,
+    because: 'a derived key ends and rotates itself alone',
+    try: 'ask with a key that was not derived, or the operator of the gateway',
+  });
+}
+
+function isOtherOfDerived({ role, key: asking }: Caller, key: ApiKey): boolean {
+  return role !== 'operator' && asking.parent_id !== undefined && key.id !== asking.id;
+}
+
 /** @throws E_KEY_SCOPE */
 function requireDerived(caller: Caller, key: ApiKey): void {
   if (key.parent_id !== undefined && key.id !== caller.key?.id) return;
@@ -190,8 +226,7 @@ function requireNoMore(caller: Caller, key: ApiKey): void {
   if (caller.role === 'operator') return;
   // Also of its own: a session may have a lesser role than the key as which it acts.
   const isAbove = rankOf(key.settings.role) > rankOf(caller.role);
-  const isDerived = caller.key.parent_id !== undefined && key.id !== caller.key.id;
-  if (!isAbove && !isDerived) return;
+  if (!isAbove && !isOtherOfDerived(caller, key)) return;
   throw new HpcserveError('E_KEY_SCOPE', {
     what: `the key ${printableName(key.name)} may do more than the one that asks for its secret`,
     try: 'rotate it with the key itself, or ask the operator of the gateway',

@@ -242,7 +242,7 @@ export const gatewayErrors = defineErrors({
   },
   E_KEY_SCOPE: {
     cause:
-      'With an API key it was asked for another key that may do more, or for a change of what it may do itself.',
+      'With an API key it was asked for another key that may do more, or for a change of what it may do itself; or one that was derived from another was to make, change or end keys beside itself.',
     fix: 'ask for what only narrows (models, providers, tiers, expiry), or ask the operator of the gateway',
     http_status: 403,
     exit_code: 12,

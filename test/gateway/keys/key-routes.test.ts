@@ -139,6 +139,44 @@ describe('a user', () => {
   });
 });
 
+describe('a key that was derived from another', () => {
+  it('makes no key, which would be wider than itself and outlive it', async () => {
+    const parent = await made({ user: 'alice', models: ['tiny', 'small'] });
+    const expires_at_ms = Date.now() + 86_400_000;
+    const child = (await (await derived(parent.key, { models: ['tiny'], expires_at_ms })).json()) as Made;
+    for (const settings of [{}, { models: ['tiny'], expires_at_ms }])
+      expect(await codeOf(await derived(child.key, settings))).toBe('E_KEY_SCOPE');
+    const listed = (await (await ask(parent.key, '/hpcserve/v1/keys')).json()) as { keys: ApiKey[] };
+    expect(listed.keys.filter(({ parent_id }) => parent_id === parent.id)).toHaveLength(1);
+  });
+
+  it('changes, blocks and revokes neither its parent nor those beside it; itself it may end', async () => {
+    const parent = await made({ user: 'alice' });
+    const another = await made({ user: 'alice' });
+    const [child, sibling] = (await Promise.all(
+      ['child', 'sibling'].map(async (name) =>
+        (await derived(parent.key, { models: ['tiny'] }, name)).json(),
+      ),
+    )) as [Made, Made];
+    const asked = async (key: string, method: string, path: string, body?: object): Promise<string> => {
+      const answer = await ask(key, `/hpcserve/v1/keys/${path}`, method, body);
+      return answer.ok ? 'done' : codeOf(answer);
+    };
+    for (const { id } of [parent, another, sibling]) {
+      expect(await asked(child.key, 'PATCH', id, { models: null })).toBe('E_KEY_SCOPE');
+      expect(await asked(child.key, 'POST', `${id}/block`, {})).toBe('E_KEY_SCOPE');
+      expect(await asked(child.key, 'POST', `${id}/rotate`, {})).toBe('E_KEY_SCOPE');
+      expect(await asked(child.key, 'DELETE', id)).toBe('E_KEY_SCOPE');
+    }
+    for (const { key } of [parent, another, sibling]) expect((await ask(key, '/v1/models')).status).toBe(200);
+    // Of what a user does with keys that were derived from hers nothing is lost, with whichever of her keys.
+    expect(await asked(another.key, 'PATCH', sibling.id, { models: null })).toBe('done');
+    expect(await asked(parent.key, 'DELETE', sibling.id)).toBe('done');
+    expect(await asked(child.key, 'POST', `${child.id}/block`, {})).toBe('done');
+    expect((await ask(child.key, '/v1/models')).status).toBe(401);
+  });
+});
+
 describe('keys', () => {
   it('get another secret; the old one is valid for the time that is given', async () => {
     const first = await made({});
