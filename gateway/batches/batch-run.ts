@@ -12,7 +12,7 @@ const saveDefault_ms = 5000;
 const again_ms_min = 2000;
 const again_ms_max = 60_000;
 
-/** Statuses by which a request is to be asked again: no node is idle now, or its node was taken. */
+/** Statuses by which a request may be asked again: no node is idle now, or its node was taken. */
 const passing = new Set([408, 429, 500, 502, 503, 504]);
 
 export interface BatchRunOptions {
@@ -79,7 +79,7 @@ export class BatchRun {
       const request_id = newId('req_');
       const answer = await ask(bytes, request_id, this.#stop.signal);
       if (this.#stopped && !answer) return;
-      if (answer && !passing.has(answer.status)) {
+      if (answer && isFinal(answer)) {
         await this.#take(at, custom_id, request_id, answer);
         return;
       }
@@ -115,6 +115,15 @@ export class BatchRun {
   #tell(): void {
     this.#options.progress({ ...this.#options.results.counts });
   }
+}
+
+/**
+ * Asked again, a request that ends replicas would end more of them, for as long as its batch may last. A 429 that says
+ * the same passes: its budget is there again with the next day or month.
+ */
+function isFinal({ status, headers }: CollectedAnswer): boolean {
+  if (!passing.has(status)) return true;
+  return status >= 500 && headers.get('x-should-retry')?.toLowerCase() === 'false';
 }
 
 /** @returns whether it passed: false where it was broken off */

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { BatchRun } from '../../../gateway/batches/batch-run.ts';
+import { BatchRun, type BatchRunOptions } from '../../../gateway/batches/batch-run.ts';
 import { ResultParts } from '../../../gateway/batches/result-parts.ts';
 import { SealedFolder } from '../../../gateway/kept/sealed-folder.ts';
 
@@ -43,7 +43,19 @@ afterEach(() => {
   rmSync(root, { recursive: true });
 });
 
-function runOf({ stop = new AbortController(), closing = new AbortController(), asked = [] as string[] }) {
+type Ask = BatchRunOptions['ask'];
+
+const answered: Ask = async (body) => {
+  await new Promise((resolve) => setTimeout(resolve, 2));
+  return { status: 200, headers: new Map(), body };
+};
+
+function runOf({
+  stop = new AbortController(),
+  closing = new AbortController(),
+  asked = [] as string[],
+  answer = answered,
+}) {
   const lines = Array.from({ length: requests }, (_, at) => ({ custom_id: `r${at}`, body: { at } }));
   const log = pino({ level: 'info' }, { write: (line: string) => void logged.push(line) });
   const results = new ResultParts({ key_id, batch_id, requests, folder, log });
@@ -54,10 +66,9 @@ function runOf({ stop = new AbortController(), closing = new AbortController(), 
       closing: closing.signal,
       save_ms: 5,
       expires_at_ms: Date.now() + 60_000,
-      ask: async (body) => {
+      ask: (body, ...more) => {
         asked.push(body.toString());
-        await new Promise((resolve) => setTimeout(resolve, 2));
-        return { status: 200, headers: new Map(), body };
+        return answer(body, ...more);
       },
       progress: () => undefined,
     },
@@ -103,5 +114,22 @@ it('asks no more than it may lose while nothing can be kept, and ends with the g
   // The next run, with room on the disk, has everything.
   folder.failures_left = 0;
   await runOf({}).run();
+  expect(await keptInParts()).toEqual(all);
+});
+
+it.each([
+  [429, 2],
+  [502, 1],
+  [503, 1],
+])('asks a request whose answer is %i and says not to ask again %i times', async (status, times) => {
+  const asked: string[] = [];
+  const refused = JSON.stringify({ at: 0 });
+  const answer: Ask = async (body, ...more) => {
+    const isFirst = asked.filter((one) => one === refused).length === 1;
+    if (body.toString() !== refused || !isFirst) return answered(body, ...more);
+    return { status, headers: new Map([['x-should-retry', 'False']]), body };
+  };
+  await runOf({ asked, answer }).run();
+  expect(asked.filter((one) => one === refused)).toHaveLength(times);
   expect(await keptInParts()).toEqual(all);
 });
