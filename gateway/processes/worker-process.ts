@@ -42,6 +42,9 @@ export class WorkerProcess {
   readonly #desk: Desk;
   readonly #ended: Promise<void>;
   #is_ready = false;
+  /** Until it is ready for the first time: till then it has no client. */
+  #is_starting = true;
+  #has_said_ready = false;
   #has_ended = false;
   /** Connections of clients that it has, or is about to have. */
   #connections = 0;
@@ -52,7 +55,8 @@ export class WorkerProcess {
    * a process that dies, Node says nothing, and leaves it open. Node may keep it back until it knows of the one before.
    */
   #given: { connection: GivenConnection; is_sent: boolean } | undefined;
-  /** How far it has taken changes of keys. */
+  /** How far it was told of changes of keys, and how far it has taken them. */
+  #told_keys = 0;
   #took_keys = 0;
   readonly #waiting = new Set<() => void>();
   readonly #measured = new Map<number, (metrics: MetricsJson) => void>();
@@ -126,6 +130,7 @@ export class WorkerProcess {
   }
 
   tell(message: FromPrimary): void {
+    if (message[0] === 'keys') this.#told_keys = message[1];
     if (!this.#has_ended) this.#pipe.post(message);
   }
 
@@ -135,9 +140,12 @@ export class WorkerProcess {
     this.#giveNext();
   }
 
-  /** When it has taken changes of keys up to a version, or has ended. */
+  /**
+   * When it lets nobody in with a key as it was before a version: it has taken changes up to there, or has ended. One
+   * that starts lets nobody in before it has taken all of them.
+   */
   async tookKeys(version: number): Promise<void> {
-    if (this.#took_keys >= version || this.#has_ended) return;
+    if (this.#is_starting || this.#took_keys >= version || this.#has_ended) return;
     const limit = setTimeout(() => this.kill(), keys_ms);
     while (this.#took_keys < version && !this.#has_ended)
       await new Promise<void>((resolve) => this.#waiting.add(resolve));
@@ -198,12 +206,20 @@ export class WorkerProcess {
     return [];
   }
 
+  /** It is ready when it says so and knows all keys as they are: whoever changed one was not made to wait for it. */
+  #readyWithKeys(events: WorkerProcessEvents): void {
+    if (!this.#is_starting || !this.#has_said_ready || this.#took_keys < this.#told_keys) return;
+    this.#is_starting = false;
+    this.#is_ready = true;
+    events.ready();
+  }
+
   #take(message: ToPrimary, events: WorkerProcessEvents): void {
     if (this.#desk.take(message)) return;
     switch (message[0]) {
       case 'ready':
-        this.#is_ready = true;
-        events.ready();
+        this.#has_said_ready = true;
+        this.#readyWithKeys(events);
         break;
       case 'connected':
         this.#given?.connection[1].destroy();
@@ -217,6 +233,7 @@ export class WorkerProcess {
         this.#took_keys = message[1];
         for (const then of this.#waiting) then();
         this.#waiting.clear();
+        this.#readyWithKeys(events);
         break;
       case 'measured':
         this.#measured.get(message[1])?.(message[2]);
