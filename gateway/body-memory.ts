@@ -67,17 +67,24 @@ export class BodyMemory {
 
   /** For `BodyHold`. */
   release(hold: BodyHold): void {
+    const before = this.#waiters.length;
     this.#waiters = this.#waiters.filter((waiter) => {
       if (waiter.hold === hold) clearTimeout(waiter.timer);
       return waiter.hold !== hold;
     });
+    // Whoever goes away while it waits lets in those behind it, though it gives nothing back.
+    if (hold.bytes === 0 && this.#waiters.length === before) return;
+    this.#takeBack(hold);
+    if (this.#waiters.length > 0) this.#serve();
+  }
+
+  #takeBack(hold: BodyHold): void {
     if (hold.bytes === 0) return;
     this.#held_bytes -= hold.bytes;
     const left = this.#byKey.get(hold.key_id)! - hold.bytes;
     if (left === 0) this.#byKey.delete(hold.key_id);
     else this.#byKey.set(hold.key_id, left);
     hold.bytes = 0;
-    if (this.#waiters.length > 0) this.#serve();
   }
 
   #give(hold: BodyHold, bytes: number): void {

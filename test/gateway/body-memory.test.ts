@@ -48,6 +48,18 @@ describe('memory for bodies', () => {
     expect([first.outcome, passed.outcome]).toEqual([20 * mib, mib / 2]);
   });
 
+  it('goes to those behind one that leaves while it waits', () => {
+    const memory = new BodyMemory(settings);
+    need(memory.hold('a'), 40 * mib);
+    need(memory.hold('b'), 20 * mib);
+    const head = memory.hold('c');
+    const first = need(head, 20 * mib);
+    const behind = need(memory.hold('d'), 5 * mib);
+    expect([first.outcome, behind.outcome]).toEqual([undefined, undefined]);
+    head.release();
+    expect([first.outcome, behind.outcome]).toEqual([undefined, 5 * mib]);
+  });
+
   it('of one key holds up no other', () => {
     const memory = new BodyMemory(settings);
     need(memory.hold('greedy'), 40 * mib);
