@@ -72,6 +72,11 @@ function fileRoutes(app: FastifyInstance, { folder, bodies, keyFor }: FileServic
     // Before the body is read: who has no key has none read, and all that is read is counted.
     onRequest: async (request, reply) => {
       const key = await keyFor(request);
+      // Its client left while the key was looked for: nothing would give back what it held.
+      if (reply.raw.destroyed) {
+        reply.hijack();
+        return;
+      }
       const hold = bodies.hold(key.id);
       reply.raw.once('close', () => hold.release());
       await new Promise<void>((resolve, reject) => {
