@@ -73,22 +73,18 @@ export class ClientAnswer {
     this.#held.add(resume);
     if (isFollowed) return;
     this.endStall();
-    this.#watchStall();
+    this.#watch(() => {
+      // Of one behind another on its connection, the time begins when its turn has come.
+      if (this.response.socket === null) return;
+      this.endStall();
+      this.response.destroy();
+    });
     this.response.once('drain', () => {
       this.endStall();
       const held = [...this.#held];
       this.#held.clear();
       for (const goOn of held) goOn();
     });
-  }
-
-  /** Of one behind another on its connection, the time begins when its turn has come. */
-  #watchStall(): void {
-    const isQueued = this.response.socket === null;
-    this.#stall = setTimeout(() => {
-      if (isQueued) this.#watchStall();
-      else this.response.destroy();
-    }, this.#stall_ms);
   }
 
   endStall(): void {
@@ -99,15 +95,23 @@ export class ClientAnswer {
   watchRest(): void {
     const { socket } = this.#of.request;
     if (this.response.destroyed || this.response.writableLength === 0) return;
-    let before_bytes = takenOf(socket);
-    this.#stall = setInterval(() => {
-      const taken_bytes = takenOf(socket);
+    this.#watch(() => {
       // Where nothing waits, the answer is behind another one on its connection.
-      if (socket.writableLength > 0 && taken_bytes === before_bytes) socket.destroy();
-      before_bytes = taken_bytes;
+      if (socket.writableLength > 0) socket.destroy();
+    });
+    this.response.once('close', () => this.endStall());
+  }
+
+  /** @param cutOff for a client that took nothing from one look to the next */
+  #watch(cutOff: () => void): void {
+    const { socket } = this.#of.request;
+    let before = takenOf(socket);
+    this.#stall = setInterval(() => {
+      const now = takenOf(socket);
+      if (now.written_bytes === before.written_bytes && now.queued_bytes === before.queued_bytes) cutOff();
+      before = now;
       if (socket.destroyed) this.endStall();
     }, this.#stall_ms).unref();
-    this.response.once('close', () => this.endStall());
   }
 
   /**
@@ -121,7 +125,17 @@ export class ClientAnswer {
   }
 }
 
-/** What a client has taken of all that was written on its connection. */
-function takenOf({ bytesWritten, writableLength }: Socket): number {
-  return bytesWritten - writableLength;
+interface Taken {
+  /** Of writes of which it has all. */
+  written_bytes: number;
+  /** What the kernel has not taken yet of the write that is under way, which may be of a megabyte and more. */
+  queued_bytes: number;
+}
+
+/** How far a client has come with all that was written on its connection. */
+function takenOf(socket: Socket): Taken {
+  const { bytesWritten, writableLength } = socket;
+  // Node counts a write when all of it is done; how much is left of one, it asks its handle, as its own timeouts do.
+  const { _handle: handle } = socket as Socket & { _handle?: { writeQueueSize: number } | null };
+  return { written_bytes: bytesWritten - writableLength, queued_bytes: handle?.writeQueueSize ?? 0 };
 }
