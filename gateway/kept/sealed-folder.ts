@@ -1,6 +1,7 @@
 import { createCipheriv, createDecipheriv, type DecipherGCM, randomBytes } from 'node:crypto';
 import { mkdir, open, readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
+import { temporaryPrefix } from '../../host/temporary-name.ts';
 import { writeFileAtomicallyAsync } from '../../host/whole-file.ts';
 
 /** AES-256-GCM: NIST SP 800-38D. */
@@ -10,6 +11,9 @@ const tag_bytes = 16;
 const head_bytes = nonce_bytes + tag_bytes;
 /** Read at a time of what is read in pieces. Lower: less memory; higher: fewer calls of the filesystem. */
 const piece_bytes = 1 << 20;
+
+/** What was not written to for so long and has no name yet, its gateway was killed over. */
+const unfinished_ms_max = 24 * 3_600_000;
 
 /** Names that become paths: of keys, and what `newId` makes. */
 const name = /^[A-Za-z]+[-_][A-Za-z0-9]{1,64}$/;
@@ -162,10 +166,11 @@ export class SealedFolder {
     }
   }
 
-  /** Removes what is over its time, and of who keeps too much the oldest. */
+  /** Removes what is over its time or will never be whole, and of who keeps too much the oldest. */
   async sweep(now_ms = Date.now()): Promise<void> {
     const { kept_ms, owner_bytes_max } = this.#options;
     for (const owner of await this.owners()) {
+      await this.#sweepUnfinished(owner, now_ms);
       const entries = await this.list(owner);
       let bytes = entries.reduce((sum, entry) => sum + entry.bytes, 0);
       for (const entry of entries) {
@@ -173,6 +178,17 @@ export class SealedFolder {
         await this.remove(owner, entry.id);
         bytes -= entry.bytes;
       }
+    }
+  }
+
+  /** Of gateways that were killed: nothing else removes it, and no list has it. */
+  async #sweepUnfinished(owner: string, now_ms: number): Promise<void> {
+    const folder = join(this.#folder, owner);
+    for (const unfinished of await namesIn(folder, (one) => one.startsWith(temporaryPrefix))) {
+      const path = join(folder, unfinished);
+      // Its writer may just have given it its name, or another gateway removed it.
+      const found = await stat(path).catch(() => undefined);
+      if (found && now_ms - found.mtimeMs > unfinished_ms_max) await rm(path, { force: true });
     }
   }
 
@@ -240,9 +256,12 @@ export class SealedFolder {
   }
 }
 
-async function namesIn(folder: string): Promise<string[]> {
+async function namesIn(
+  folder: string,
+  isMeant = (one: string): boolean => name.test(one),
+): Promise<string[]> {
   try {
-    return (await readdir(folder)).filter((one) => name.test(one));
+    return (await readdir(folder)).filter(isMeant);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw error;

@@ -1,6 +1,6 @@
 /** What is kept sealed, whole and in pieces. */
 import { randomBytes } from 'node:crypto';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -61,4 +61,34 @@ it('leaves nothing of pieces that end in an error', async () => {
   };
   await expect(folder.putPieces(owner, id, broken())).rejects.toThrow('no more');
   expect(readdirSync(join(root, owner))).toEqual([]);
+});
+
+it('keeps nothing of writes whose gateway was killed, once a day has passed, and lets others go on', async () => {
+  await folder.put(owner, id, whole);
+  const before = readdirSync(join(root, owner));
+  let go = (): void => undefined;
+  const held = new Promise<void>((resolve) => {
+    go = resolve;
+  });
+  const slow = async function* (): AsyncGenerator<Buffer> {
+    yield whole;
+    await held;
+  };
+  const written = folder.putPieces(owner, 'file-2', slow());
+  const unfinished = (): string[] => readdirSync(join(root, owner)).filter((one) => !before.includes(one));
+  await expect.poll(unfinished).toHaveLength(1);
+  // As one that was killed over another write a day ago left it.
+  const killed = join(root, owner, unfinished()[0]!.replace(/.{16}$/, '0123456789abcdef'));
+  writeFileSync(killed, whole);
+  const now_ms = Date.now();
+  const hour_ms = 3_600_000;
+  utimesSync(killed, new Date(), new Date(now_ms - 23 * hour_ms));
+  await folder.sweep(now_ms);
+  expect(unfinished()).toHaveLength(2);
+  utimesSync(killed, new Date(), new Date(now_ms - 25 * hour_ms));
+  await folder.sweep(now_ms);
+  expect(unfinished()).toHaveLength(1);
+  go();
+  await written;
+  expect((await folder.list(owner)).map((entry) => entry.id).sort()).toEqual([id, 'file-2']);
 });
