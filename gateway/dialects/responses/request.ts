@@ -40,7 +40,7 @@ export function chatOfResponse(body: Members): Members {
   if (body.max_output_tokens != null) chat.max_completion_tokens = body.max_output_tokens;
   const { effort } = isMembers(body.reasoning) ? body.reasoning : {};
   if (effort != null) chat.reasoning_effort = effort;
-  if (body.text != null) Object.assign(chat, formatOf(objectOf(body.text, 'text')));
+  if (body.text != null) Object.assign(chat, textSettingsOf(objectOf(body.text, 'text')));
   if (body.tools != null) Object.assign(chat, toolsOf(body));
   // Of an engine, such as `top_k`: it judges them.
   for (const [name, value] of Object.entries(body))
@@ -67,8 +67,14 @@ function refuseWhatIsNotHere(body: Members): void {
     if (!emptyIncludes.has(name as string)) refuse('include', `may not have ${JSON.stringify(name)}`);
 }
 
-/** `text`: how the answer is formed. */
-function formatOf({ format }: Members): Members {
+/** `text`: how the answer is formed. Of how many words it is to be the replica judges, as of a chat's. */
+function textSettingsOf({ format, verbosity }: Members): Members {
+  const settings = formatOf(format);
+  if (verbosity != null) settings.verbosity = verbosity;
+  return settings;
+}
+
+function formatOf(format: unknown): Members {
   if (format == null) return {};
   const { type, ...schema } = objectOf(format, 'text.format');
   if (type === 'text' || type === 'json_object') return { response_format: { type } };
