@@ -132,10 +132,19 @@ interface Taken {
   queued_bytes: number;
 }
 
+/** As Node has it, beside what it documents. */
+interface Handle {
+  writeQueueSize: number;
+  /** Of TLS: that of the connection below it. */
+  _parent?: Handle;
+}
+
 /** How far a client has come with all that was written on its connection. */
 function takenOf(socket: Socket): Taken {
   const { bytesWritten, writableLength } = socket;
   // Node counts a write when all of it is done; how much is left of one, it asks its handle, as its own timeouts do.
-  const { _handle: handle } = socket as Socket & { _handle?: { writeQueueSize: number } | null };
-  return { written_bytes: bytesWritten - writableLength, queued_bytes: handle?.writeQueueSize ?? 0 };
+  const { _handle: handle } = socket as Socket & { _handle?: Handle | null };
+  // TLS hands on a write as a whole and counts it until all of it is done, too.
+  const { writeQueueSize = 0 } = handle?._parent ?? handle ?? {};
+  return { written_bytes: bytesWritten - writableLength, queued_bytes: writeQueueSize };
 }

@@ -1,10 +1,15 @@
 /** A client that takes a large answer slowly, and all the time. */
 import { mkdtempSync, rmSync } from 'node:fs';
-import { connect } from 'node:net';
+import { createServer } from 'node:https';
+import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { connect as connectTls } from 'node:tls';
 import { afterAll, expect, it } from 'vitest';
+import type { AcceptedRequest } from '../../../gateway/relay/accepted-request.ts';
+import { ClientAnswer } from '../../../gateway/relay/client-answer.ts';
+import { SessionIdentity } from '../../../mesh/index.ts';
 import { json, shareStage } from '../support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-slow-reader-'));
@@ -32,18 +37,42 @@ it('gets all of it, though no piece that is written is taken within the stall ti
       'content-type: application/json\r\n' +
       `authorization: Bearer ${shared.stage.key}\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
   );
-  let read_bytes = 0;
-  let end = '';
-  const began_ms = performance.now();
-  let slow_ms = 0;
-  for await (const bytes of socket.iterator() as AsyncIterable<Buffer>) {
-    read_bytes += bytes.length;
-    end = bytes.toString('latin1').slice(-64) || end;
-    if (read_bytes < slow_bytes) await delay((pause_ms * bytes.length) / piece_bytes);
-    else slow_ms ||= performance.now() - began_ms;
-  }
+  const { read_bytes, slow_ms, end } = await readSlowly(socket);
   expect(errors).toEqual([]);
   expect(slow_ms).toBeGreaterThan(3 * stall_ms);
   expect(read_bytes).toBeGreaterThan(answer_bytes);
   expect(end.trimEnd().endsWith('0')).toBe(true);
 }, 60_000);
+
+it('gets all of one that is written at once over TLS', async () => {
+  const own = join(folder, 'tls');
+  const identity = await SessionIdentity.create();
+  const pem = { key: identity.privateKeyPem(), cert: identity.certificate_pem };
+  const server = createServer(pem, (request, response) => {
+    const of = { request, response, began_ms: 0 } as unknown as AcceptedRequest;
+    response.end(Buffer.alloc(answer_bytes));
+    new ClientAnswer(of, stall_ms, () => undefined).watchRest();
+  });
+  await new Promise<void>((resolve) => server.listen(own, resolve));
+  const socket = connectTls({ path: own, rejectUnauthorized: false });
+  const errors: Error[] = [];
+  socket.on('error', (error) => errors.push(error));
+  socket.write('GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n');
+  const { read_bytes } = await readSlowly(socket);
+  server.close();
+  expect(errors).toEqual([]);
+  expect(read_bytes).toBeGreaterThan(answer_bytes);
+}, 60_000);
+
+/** All that comes, the first of it slowly. */
+async function readSlowly(socket: Socket): Promise<{ read_bytes: number; slow_ms: number; end: string }> {
+  const began_ms = performance.now();
+  const read = { read_bytes: 0, slow_ms: 0, end: '' };
+  for await (const bytes of socket.iterator() as AsyncIterable<Buffer>) {
+    read.read_bytes += bytes.length;
+    read.end = bytes.toString('latin1').slice(-64);
+    if (read.read_bytes < slow_bytes) await delay((pause_ms * bytes.length) / piece_bytes);
+    else read.slow_ms ||= performance.now() - began_ms;
+  }
+  return read;
+}
