@@ -164,7 +164,7 @@ export interface SequenceOutput {
   short_of_memory?: true;
   /** Of an embedding request: shape [n_embd], L2-normalised. */
   embedding?: Float32Array;
-  /** One entry a prompt token but the first. */
+  /** Once, where they were asked for: one entry a prompt token but the first, which nothing predicts. */
   prompt_logprobs?: SampledToken[];
   /** Prompt tokens whose KV came from the prefix cache instead of being computed. */
   cached_tokens?: number;

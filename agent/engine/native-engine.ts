@@ -575,7 +575,7 @@ export class NativeEngine implements Engine, ChangingSequences {
       output.embedding = finishPooled(sequence.pooled!, sequence.n_prompt, pooling);
       return this.#finish(sequence, output, 'stop');
     }
-    if (sequence.prompt_logprobs.length > 0 && sequence.n_generated === 0)
+    if (sequence.request.prompt_logprobs !== undefined && sequence.n_generated === 0)
       output.prompt_logprobs = [...sequence.prompt_logprobs];
     if (sequence.tokens.length >= sequence.tokens_max) return this.#finish(sequence, output, 'length');
     return this.#sample(sequence, came, output);

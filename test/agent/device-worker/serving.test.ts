@@ -314,6 +314,28 @@ describe('text completions', () => {
     expect(scored.usage!.completion_tokens).toBe(0);
   });
 
+  it('echo with logprobs lists the one token of a prompt, which nothing predicts', async () => {
+    const ask = async (max_tokens: number) => {
+      const prompt = [5];
+      const { choices } = await client.completions.create({
+        model: 'llama',
+        prompt,
+        max_tokens,
+        temperature: 0,
+        echo: true,
+        logprobs: 1,
+      });
+      return choices[0]!;
+    };
+    const { text, logprobs } = await ask(1);
+    const { tokens, token_logprobs, top_logprobs, text_offset } = logprobs!;
+    expect(tokens!.join('')).toBe(text);
+    expect(token_logprobs).toEqual([null, expect.any(Number)]);
+    expect(top_logprobs).toEqual([null, expect.anything()]);
+    expect(text_offset).toEqual([0, tokens![0]!.length]);
+    expect((await ask(0)).logprobs).toMatchObject({ tokens: [tokens![0]], token_logprobs: [null] });
+  });
+
   it('a grammar that would keep the worker busy for hours is a bad request; the widest is followed in time', async () => {
     const ask = (grammar: string) =>
       worker.post('/v1/completions', { model: 'llama', prompt: 'x', max_tokens: 12, grammar });
