@@ -20,7 +20,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import { isNarrow, type OutputOrder, outputOrder, singleRows } from './output-order.ts';
-import { OwnScratch, type ScratchMemory, type ScratchSource } from './scratch.ts';
+import { OwnScratch, type ScratchSource } from './scratch.ts';
 import type { BatchSegment, MixtureRows, StageBatch, StageResult } from './stage-batch.ts';
 import { bytesByLayout, haveFixedOrder, isFixedUnasked } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
@@ -92,10 +92,10 @@ export class Stage {
   readonly #parts: StageParts;
   readonly #backend: Backend;
   readonly #ggml: Ggml;
-  readonly #weights: LoadedWeights;
   readonly #compute: Compute;
   readonly #allocator: Pointer;
-  readonly #scratch: ScratchMemory | undefined;
+  /** What gives its memory back, in the order in which that was taken. */
+  readonly #frees: (() => void)[] = [];
   /** Rows of a batch are padded to a multiple of this. */
   readonly #row_multiple: number;
   /** Rows are attended one by one. */
@@ -105,54 +105,48 @@ export class Stage {
   /** Of the longest sequence for whose batches there is memory, whatever else is in them; see `reserve`. */
   #reserved_keys = 0;
 
+  /** @throws whatever keeps it from being made; then it has no memory, and what it was given is free, too */
   constructor(backend: Backend, file: ModelFile, options: StageOptions) {
     const { ggml } = backend;
     this.#backend = backend;
     this.#ggml = ggml;
     this.model = file.model;
-    this.operators = options.operators ?? stageOperators(file.model.n_layer, options.range);
-    const plan =
-      options.weights?.plan ?? planWeights(file.gguf, file.model, this.operators, kernelPolicy(options));
-    const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
+    const { weights: given, threads, operations } = options;
+    if (given) this.#frees.push(() => given.free());
     try {
+      this.operators = options.operators ?? stageOperators(file.model.n_layer, options.range);
+      const plan = given?.plan ?? planWeights(file.gguf, file.model, this.operators, kernelPolicy(options));
+      const layers = this.operators.flatMap((op) => (op.kind === 'attention' ? [op.layer] : []));
       this.kv = new KvMemory(backend, file.model, layers, options, options.kv);
+      this.#frees.push(() => this.kv.free());
+      const weights = given ?? Weights.load(backend, file.gguf, plan, options.on_progress);
+      if (!given) this.#frees.push(() => weights.free());
+      this.weight_bytes = weights.bytes;
+      this.layouts = bytesByLayout(ggml, weights);
+      const { n_head, n_head_kv, head_dim } = file.model;
+      const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
+      const attention = layers.length > 0 ? attentionFor(backend, heads, options) : undefined;
+      const ordered = haveFixedOrder(ggml, weights);
+      const isCheap = ordered && isFixedUnasked(ggml, weights) && attention?.servesAll === true;
+      this.batch_invariant = options.batch_invariant ?? isCheap;
+      const padded = this.batch_invariant && !ordered;
+      const fixed_rows = this.batch_invariant ? backend.invariant_rows : undefined;
+      this.#row_multiple = fixed_rows ?? (padded ? invariant_rows : 1);
+      this.#attends_singly = fixed_rows !== undefined;
+      this.#compute = backend.compute({ threads, fixed_paths: this.batch_invariant, operations });
+      this.#frees.push(() => this.#compute.free());
+      const scratch = options.scratch?.open() ?? (backend.addressable ? new OwnScratch(backend) : undefined);
+      if (scratch) this.#frees.push(() => scratch.free());
+      this.#allocator = ggml.ggml_gallocr_new(scratch?.bufferType ?? backend.plain)!;
+      this.#frees.push(() => ggml.ggml_gallocr_free(this.#allocator));
+      const { model, operators, kv, batch_invariant } = this;
+      this.#parts = { ggml, model, operators, plan, weights, kv, batch_invariant };
+      if (fixed_rows !== undefined) this.#parts.rows_per_product = fixed_rows;
+      if (attention) this.#parts.attention = attention;
     } catch (error) {
-      options.weights?.free();
+      this.free();
       throw error;
     }
-    try {
-      this.#weights = options.weights ?? Weights.load(backend, file.gguf, plan, options.on_progress);
-    } catch (error) {
-      this.kv.free();
-      throw error;
-    }
-    this.weight_bytes = this.#weights.bytes;
-    this.layouts = bytesByLayout(ggml, this.#weights);
-    const { n_head, n_head_kv, head_dim } = file.model;
-    const heads = { kv_type: this.kv.type, n_head, n_head_kv, head_dim };
-    const attention = layers.length > 0 ? attentionFor(backend, heads, options) : undefined;
-    const ordered = haveFixedOrder(ggml, this.#weights);
-    const isCheap = ordered && isFixedUnasked(ggml, this.#weights) && attention?.servesAll === true;
-    this.batch_invariant = options.batch_invariant ?? isCheap;
-    const padded = this.batch_invariant && !ordered;
-    const fixed_rows = this.batch_invariant ? backend.invariant_rows : undefined;
-    this.#row_multiple = fixed_rows ?? (padded ? invariant_rows : 1);
-    this.#attends_singly = fixed_rows !== undefined;
-    const { threads, operations } = options;
-    this.#compute = backend.compute({ threads, fixed_paths: this.batch_invariant, operations });
-    this.#scratch = options.scratch?.open() ?? (backend.addressable ? new OwnScratch(backend) : undefined);
-    this.#allocator = ggml.ggml_gallocr_new(this.#scratch?.bufferType ?? backend.plain)!;
-    this.#parts = {
-      ggml,
-      model: file.model,
-      operators: this.operators,
-      plan,
-      weights: this.#weights,
-      kv: this.kv,
-      batch_invariant: this.batch_invariant,
-    };
-    if (fixed_rows !== undefined) this.#parts.rows_per_product = fixed_rows;
-    if (attention) this.#parts.attention = attention;
   }
 
   /** Rows of prompts that one batch should have at most: where each is attended alone, a graph grows with them. */
@@ -494,11 +488,7 @@ export class Stage {
   free(): void {
     for (const graph of this.#graphs.values()) drop(graph);
     this.#graphs.clear();
-    this.#ggml.ggml_gallocr_free(this.#allocator);
-    this.#scratch?.free();
-    this.#compute.free();
-    this.#weights.free();
-    this.kv.free();
+    for (const free of this.#frees.splice(0).reverse()) free();
   }
 }
 

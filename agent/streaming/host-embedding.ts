@@ -37,6 +37,7 @@ export class HostEmbedding {
     this.#path = file.gguf.path;
     this.#offset_bytes = part!.offset_bytes;
     this.#row_bytes = part!.size_bytes / embedding.shape[1]!;
+    const { id } = ggmlTypeByName(embedding.type);
     const bytes = this.#row_bytes * rows_max;
     const buffer = ggml.ggml_backend_buft_alloc_buffer(backend.plain, bytes);
     if (!buffer)
@@ -48,7 +49,6 @@ export class HostEmbedding {
       mem_buffer: null,
       no_alloc: true,
     })!;
-    const { id } = ggmlTypeByName(embedding.type);
     const tensor: Pointer = ggml.ggml_new_tensor_2d(context, id, this.#n_embd, rows_max)!;
     ggml.ggml_backend_tensor_alloc(buffer, tensor, base);
     const weights: LoadedWeights = {
@@ -69,7 +69,12 @@ export class HostEmbedding {
       range,
       weights,
     });
-    this.#source = new OpenModelFile(version);
+    try {
+      this.#source = new OpenModelFile(version);
+    } catch (error) {
+      this.#stage.free();
+      throw error;
+    }
   }
 
   /** @returns shape [rows, n_embd], valid until the next call @throws HpcserveError E_POOL_LOAD */

@@ -7,9 +7,11 @@ import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { enumerateOperators, stageOperators } from '../../../agent/engine/operators.ts';
 import { Stage } from '../../../agent/engine/stage.ts';
 import type { BatchSegment } from '../../../agent/engine/stage-batch.ts';
+import { StageOpening } from '../../../agent/engine/stage-opening.ts';
+import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import type { Pointer } from '../../../native/signature.ts';
-import { model, prompt } from './support.ts';
+import { engineOptions, model, prompt } from './support.ts';
 import { test_device, testBackend } from './test-backend.ts';
 
 test('operators of a model in the order of computation', () => {
@@ -95,6 +97,57 @@ describe.each(['tiny-llama', 'tiny-qwen3moe'])('%s', (preset) => {
     }
     for (const stage of [plain, measured]) stage.free();
   });
+});
+
+describe('a stage that cannot be made', () => {
+  test.each(['computes', 'has results'] as const)(
+    'gives back all it has where nothing %s',
+    async (missing) => {
+      const path = await model('tiny-llama', 'Q4_0');
+      const backend = testBackend();
+      const pool = new DevicePool(backend, { pool_bytes: 64 * 2 ** 20, threads: 1 });
+      const compute = backend.compute.bind(backend);
+      let computes = 0;
+      backend.compute = (options) => {
+        if (missing === 'computes') throw new Error('nothing computes');
+        const opened = compute(options);
+        const free = opened.free.bind(opened);
+        computes++;
+        opened.free = () => {
+          computes--;
+          free();
+        };
+        return opened;
+      };
+      const scratch = {
+        open: () => {
+          throw new Error('nothing has results');
+        },
+      };
+      try {
+        const memory = { weights: pool.weights(), kv: pool.layerKv('m'), scratch };
+        const file = openModelFile(path);
+        const opening = new StageOpening(
+          engineOptions(path, { kv_tokens: 512 }),
+          memory,
+          'nobody',
+          backend,
+          file,
+        );
+        const isOver = (): boolean => opening.advance(true) !== undefined;
+        expect(() => {
+          while (!isOver());
+        }).toThrow(`nothing ${missing}`);
+        expect(pool.store.stats()).toMatchObject({ active_bytes: 0, kv_bytes: 0, scratch_bytes: 0 });
+        expect(pool.store.stats().reusable_bytes).toBeGreaterThan(0);
+        expect(computes).toBe(0);
+        pool.verify();
+      } finally {
+        backend.compute = compute;
+        await pool.close();
+      }
+    },
+  );
 });
 
 /** A CPU on which the operators of each graph that is put together from nodes are seen. */
