@@ -127,7 +127,7 @@ export class DeviceStages implements RowTarget {
    * One frame of each ring.
    * @param keepPace of an emulated device: returns once a batch that began then has taken its declared time
    * @returns whether there was any
-   * @throws HpcserveError E_STAGE_MISMATCH: a neighbour is of another version
+   * @throws HpcserveError E_STAGE_MISMATCH: a neighbour is of another version; E_DEVICE_FAILED, once others were told
    */
   serve(keepPace: (began_ms: number) => void = () => undefined): boolean {
     let served = false;
@@ -167,6 +167,7 @@ export class DeviceStages implements RowTarget {
       // Of a layout to come, who changes it hears the same.
       if (error.code === 'E_STAGE_MISMATCH' && own === this.#serving) throw error;
       this.#failed(own, bytes, error);
+      if (error.code === 'E_DEVICE_FAILED') throw error;
       return true;
     }
   }

@@ -79,6 +79,7 @@ export class PipelineStage {
   /**
    * @param queued_us that the frame lay here
    * @returns the frame that goes on; undefined where it was refused
+   * @throws HpcserveError E_STAGE_FRAME; E_DEVICE_FAILED: nothing is computed here any more
    */
   take(bytes: FrameBytes, queued_us = 0): FrameBytes | undefined {
     const frame = decodeFrame(bytes);
@@ -154,6 +155,8 @@ export class PipelineStage {
       return this.#compute(frame, queued_us);
     } catch (thrown) {
       this.#broken = true;
+      // No other stage or model of the device goes on either: who serves it tells the coordinator, and ends.
+      if (thrown instanceof HpcserveError && thrown.code === 'E_DEVICE_FAILED') throw thrown;
       return encodeJsonFrame({ ...frame, kind: 'failed' }, this.failure(thrown));
     }
   }

@@ -122,7 +122,10 @@ export class HostedStages {
       }
   }
 
-  /** One frame of each ring that has one. A stage beside another version is given up. @returns whether there was any */
+  /**
+   * One frame of each ring that has one. A stage beside another version is given up. @returns whether there was any
+   * @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on
+   */
   serve(): boolean {
     let served = false;
     for (const { name, held, coming } of [...this.#stages.values()]) {

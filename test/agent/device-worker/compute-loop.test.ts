@@ -1,4 +1,5 @@
 /** The compute thread's life, in this thread: another one wakes it, and ends it. */
+import { once } from 'node:events';
 import { mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,11 +9,22 @@ import { cpuBackend } from '../../../agent/backend/cpu/cpu-backend.ts';
 import { ComputeLoop } from '../../../agent/device-worker/compute/compute-loop.ts';
 import { pulse } from '../../../agent/device-worker/compute/watchdog.ts';
 import type { LoadMessage } from '../../../agent/device-worker/compute/worker-model.ts';
+import { openModelFile } from '../../../agent/engine/model-file.ts';
 import type { Stage } from '../../../agent/engine/stage.ts';
 import type { StageOpening } from '../../../agent/engine/stage-opening.ts';
 import { DevicePool } from '../../../agent/memory/device-pool.ts';
 import { LoadCounters } from '../../../agent/memory/load/load-work.ts';
 import { UnitLoader } from '../../../agent/memory/load/unit-loader.ts';
+import { encodeBatchMeta } from '../../../agent/pipeline/batch-meta.ts';
+import {
+  decodeFrame,
+  encodeFrame,
+  encodeJsonFrame,
+  type FrameBytes,
+  metaOf,
+} from '../../../agent/pipeline/frame.ts';
+import { failedMetaSchema } from '../../../agent/pipeline/stage-facts.ts';
+import { compiledFile } from '../../../host/programs.ts';
 import { loadGgml } from '../../../native/ggml.ts';
 import type { OperatorRange } from '../../../solver/refactoring/layout.ts';
 import { defaultSharingSettings } from '../../../solver/sharing/settings.ts';
@@ -193,6 +205,90 @@ it('has a stage serve while another one loads beside it: its own thread reads no
     rmSync(folder, { recursive: true });
   }
 });
+
+/** A coordinator: it sends a frame when the one before has come back, and ends the loop with what comes of the last. */
+const coordinator = `
+  const { workerData: { ring, listen, next, frames, port, words, signal }, parentPort } = require('node:worker_threads');
+  const came = [];
+  let sent = 0;
+  import(ring).then(({ Ring }) => {
+    const own = new Ring(listen, next, (message) => {
+      if (message.type === 'frame') came.push(message.frame);
+      else if (message.type !== 'up') return;
+      if (sent < frames.length) return own.send(frames[sent++]);
+      port.postMessage({ type: 'stop' });
+      Atomics.add(words, signal, 1);
+      Atomics.notify(words, signal);
+      parentPort.postMessage(came);
+    });
+  });
+`;
+
+it('ends where its device fails under a later stage of a pipeline, whose coordinator is told', async () => {
+  await using scratch = await scratchFolder();
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const { port1, port2 } = new MessageChannel();
+  const device = new DevicePool(testBackend(), { pool_bytes: 256 * 2 ** 20, threads: 1 });
+  // Of the device there is only what it says: no other real one can be made to fail.
+  const failed = new HpcserveError('E_DEVICE_FAILED', { what: 'ggml ended a graph on G with status -1' });
+  const openStage = device.openStage.bind(device);
+  device.openStage = (...asked) => {
+    const opening = openStage(...asked);
+    const advance = opening.advance.bind(opening);
+    opening.advance = (help) => {
+      const stage = advance(help);
+      if (stage)
+        stage.run = () => {
+          throw failed;
+        };
+      return stage;
+    };
+    return opening;
+  };
+  const load = await stageMessage(scratch.path, { begin: 3, end: 6 }, 0);
+  port2.postMessage(load);
+  const worker = new Worker(coordinator, {
+    eval: true,
+    workerData: {
+      ring: compiledFile('agent/pipeline/ring.js'),
+      ...{ listen: load.pipeline!.next, next: load.pipeline!.listen },
+      frames: framesOfOneBatch(await model('tiny-llama', 'Q8_0')),
+      ...{ port: port2, words, signal: pulse.signal },
+    },
+    transferList: [port2],
+  });
+  const came = once(worker, 'message') as Promise<[FrameBytes[]]>;
+  try {
+    await expect(new ComputeLoop(port1, words, () => device, defaultSharingSettings).run()).rejects.toBe(
+      failed,
+    );
+    const [frames] = await came;
+    const last = decodeFrame(Uint8Array.from(frames.at(-1)!));
+    expect(metaOf(last, failedMetaSchema)).toMatchObject({ stage: 1, error: { code: 'E_DEVICE_FAILED' } });
+  } finally {
+    port1.close();
+    await worker.terminate();
+    await device.close();
+  }
+});
+
+/** What a coordinator sends until a token of one sequence is to be computed. */
+function framesOfOneBatch(path: string): FrameBytes[] {
+  const { n_embd, n_layer } = openModelFile(path).model;
+  const segment = { past_tokens: 0, rows: 1, blocks: [0], output: 'last', logits: true } as const;
+  const batch = encodeBatchMeta({
+    times_us: [0, 0].map(() => [0, 0, 0]),
+    operators_us: [],
+    damaged: [],
+    commands: [],
+    segments: [{ segment, embeds: false, samples: false }],
+  });
+  return [
+    encodeJsonFrame({ kind: 'open', epoch: 0, number: 0 }, { n_operators: 2 * n_layer + 2, stages: [] }),
+    encodeJsonFrame({ kind: 'begin', epoch: 1, number: 0 }, { epoch: 1 }),
+    encodeFrame({ kind: 'batch', epoch: 1, number: 1 }, batch, new Float32Array(n_embd)),
+  ];
+}
 
 /** What has the second of two stages loaded. @param at of its sockets in the folder */
 async function stageMessage(folder: string, cut: OperatorRange, at: number): Promise<LoadMessage> {
