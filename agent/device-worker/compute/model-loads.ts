@@ -142,9 +142,13 @@ export class ModelLoads {
     };
   }
 
-  /** Models are about to serve, and cannot give way yet. */
+  /**
+   * Models are about to serve, and cannot give way yet. One that waits for stages on other devices may wait for as long
+   * as those like: nobody here waits for it.
+   */
   #othersCome(): boolean {
-    for (const model of this.#models) if (model.isOpening || model.state === 'profiling') return true;
+    for (const model of this.#models)
+      if ((model.isOpening && !model.isWaiting) || model.state === 'profiling') return true;
     return false;
   }
 

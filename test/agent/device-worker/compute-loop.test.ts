@@ -272,6 +272,46 @@ it('ends where its device fails under a later stage of a pipeline, whose coordin
   }
 });
 
+it('refuses a model that does not fit beside one that waits for stages elsewhere, and does not queue it', async () => {
+  await using scratch = await scratchFolder();
+  const words = new Int32Array(new SharedArrayBuffer(4 * pulse.words));
+  const { port1, port2 } = new MessageChannel();
+  const device = new DevicePool(testBackend(), { pool_bytes: 64 * 2 ** 20, threads: 1 });
+  const range = { begin: 0, end: 3 };
+  const second = await stageMessage(scratch.path, range, 0);
+  const waiting = { ...second, pipeline: { ...second.pipeline!, stage: 0 } };
+  const path = await model('tiny-llama', 'Q4_0');
+  const { pipeline: _, ...whole } = { ...second, name: 'whole', options: engineOptions(path) };
+  const openStage = device.openStage.bind(device);
+  device.openStage = (...asked) => {
+    const opening = openStage(...asked);
+    const advance = opening.advance.bind(opening);
+    opening.advance = (help) => {
+      const stage = advance(help);
+      if (!stage) return undefined;
+      // From now on it waits for a second stage, which does not come. Others have all that is left.
+      expect(device.reserve(device.report().largest_free_bytes, 'scratch', 'others')).toBeDefined();
+      port2.postMessage(whole);
+      port2.postMessage({ type: 'stop' });
+      return stage;
+    };
+    return opening;
+  };
+  port2.postMessage(waiting);
+  try {
+    await new ComputeLoop(port1, words, () => device, defaultSharingSettings).run();
+    const told = [];
+    for (let next = receiveMessageOnPort(port2); next; next = receiveMessageOnPort(port2))
+      told.push(next.message);
+    expect(told.filter(({ type }) => type === 'load_failed')).toMatchObject([
+      { name: 'whole', error: { code: 'E_POOL_FULL' } },
+    ]);
+  } finally {
+    port1.close();
+    await device.close();
+  }
+});
+
 /** What a coordinator sends until a token of one sequence is to be computed. */
 function framesOfOneBatch(path: string): FrameBytes[] {
   const { n_embd, n_layer } = openModelFile(path).model;
