@@ -61,6 +61,8 @@ interface Link {
   connected: boolean;
   /** When something came by it last. */
   used_ms: number;
+  /** Rows are being taken for a transfer, which is the way's next one. */
+  reserving: boolean;
   transfer?: Transfer;
 }
 
@@ -142,7 +144,8 @@ export class KvTarget {
     this.#opening++;
     try {
       const { end, opened } = await this.#endFor(peer, message);
-      const link: Link = { id: message.link, peer, end, connected: false, used_ms: performance.now() };
+      const used_ms = performance.now();
+      const link: Link = { id: message.link, peer, end, connected: false, used_ms, reserving: false };
       this.#links.set(link.id, link);
       if (this.#options.transfer_bytes_max !== undefined)
         opened.transfer_bytes_max = this.#options.transfer_bytes_max;
@@ -204,12 +207,12 @@ export class KvTarget {
 
   async #begin(link: Link, { transfer: id, offer }: KvMessage & { kind: 'begin' }): Promise<Begun> {
     if (!link.connected) throw unknown(link.peer, 'its way is not connected');
-    if (link.transfer) throw unknown(link.peer, 'another transfer is on its way');
+    if (link.transfer || link.reserving) throw unknown(link.peer, 'another transfer is on its way');
     const { memory, transfer_bytes_max: own_max = memory.bytes } = this.#options;
     checkRuns(offer, Math.min(transfer_bytes_max, own_max));
     requireSameFormat(this.#receiver.formatOf(offer), offer.format);
     this.#generations.advance(offer);
-    const reservation = await this.#receiver.reserve(offer, link.peer);
+    const reservation = await this.#reserve(link, offer);
     if (this.#links.get(link.id) !== link) {
       // The peer waits no more, or is gone: nobody else would give it back.
       const over = gone(link.peer, 'its way was closed meanwhile');
@@ -239,6 +242,16 @@ export class KvTarget {
     }
   }
 
+  /** Nothing else begins on the way meanwhile. */
+  async #reserve(link: Link, offer: KvOffer): Promise<KvReservation> {
+    link.reserving = true;
+    try {
+      return await this.#receiver.reserve(offer, link.peer);
+    } finally {
+      link.reserving = false;
+    }
+  }
+
   async #finish(
     link: Link,
     { transfer: id, headers }: { transfer: string; headers: KvRunHeader[] },
@@ -264,7 +277,9 @@ export class KvTarget {
 
   /** Whoever has it opens it again when it is needed. */
   async #endIdlest(): Promise<void> {
-    const idle = [...this.#links.values()].filter(({ connected, transfer }) => connected && !transfer);
+    const idle = [...this.#links.values()].filter(
+      ({ connected, reserving, transfer }) => connected && !reserving && !transfer,
+    );
     const [first] = idle.sort((a, b) => a.used_ms - b.used_ms);
     if (first) await this.#end(first, gone(first.peer, 'others need its way'));
   }

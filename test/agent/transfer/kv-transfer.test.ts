@@ -163,6 +163,32 @@ describe('what the target refuses', () => {
     expect(pair.receiver.committed).toHaveLength(1);
   });
 
+  it('a second transfer on a way while rows are still taken for the first', async () => {
+    const said: KvMessage[] = [];
+    const tamper = (message: KvMessage): KvMessage => {
+      said.push(structuredClone(message));
+      return message;
+    };
+    await using pair = await transferPair({ ways: ['sendfile'], tamper });
+    await pair.source.send(pair.peer, pair.outgoing('a', 10));
+    const [begin] = said.filter((message) => message.kind === 'begin');
+    let give = (): void => undefined;
+    pair.receiver.room_free = new Promise((resolve) => {
+      give = resolve;
+    });
+    const codes = ['b', 'c'].map((sequence) => {
+      const transfer = sequence.repeat(begin!.transfer.length);
+      const message = { ...begin!, transfer, offer: { ...begin!.offer, sequence } };
+      return codeOf(pair.target.answer('the-source', message));
+    });
+    give();
+    expect(await Promise.all(codes)).toEqual(['undefined', 'E_KV_MESSAGE']);
+    await pair.target.close();
+    // Of all rows that were taken nobody has any.
+    expect(pair.receiver.committed.map(({ sequence }) => sequence)).toEqual(['a']);
+    expect(pair.receiver.aborted.map(({ offer }) => offer.sequence)).toEqual(['b']);
+  });
+
   it.each(kinds)(
     'bytes that changed on their way by %s: the sequence is not committed',
     async (_, options) => {
