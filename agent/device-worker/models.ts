@@ -368,7 +368,7 @@ export class Models {
   #receive(message: FromCompute): void {
     switch (message.type) {
       case 'progress': {
-        const loading = this.#models.get(message.name);
+        const loading = this.#spokenOf(message.name);
         if (loading) loading.progress = message.bytes_loaded < message.bytes_total ? message : undefined;
         // A model that rests serves: its next load is no news to the agent.
         if (loading?.state === 'loading' && message.bytes_total > 0) this.#tell(message);
@@ -415,15 +415,20 @@ export class Models {
         return;
       case 'weights':
         for (const { name, weights } of message.models) {
-          const told = this.#models.get(name);
+          const told = this.#spokenOf(name);
           if (told) told.weights = weights;
         }
         // A successor may begin before this worker goes.
         if (performance.now() - this.#manifest_ms > manifest_interval_ms) this.keepManifest();
         return;
     }
-    const model = this.#models.get(message.name);
+    const model = this.#spokenOf(message.name);
     if (model) this.#moved(model, message);
+  }
+
+  /** Of models of one name, the one that the compute thread has: one that comes anew does so behind the one before. */
+  #spokenOf(name: string): ServedModel | undefined {
+    return this.#unloading.get(name)?.[0] ?? this.#models.get(name);
   }
 
   async #sendRows(message: FromCompute & { type: 'rows' }): Promise<void> {
@@ -442,6 +447,9 @@ export class Models {
     model: ServedModel,
     message: FromCompute & { type: 'loaded' | 'load_failed' | 'model_failed' | 'unloaded' | 'refactored' },
   ): void {
+    // It is being unloaded: what came of it before that counts no more, and must not bring it back.
+    const isLeaving = model.state === 'draining';
+    if (isLeaving && message.type !== 'unloaded' && message.type !== 'refactored') return;
     switch (message.type) {
       case 'loaded':
         model.info = message.info;
@@ -494,7 +502,7 @@ export class Models {
   }
 
   #keepLearned({ name, profile, too_slow, lengths }: FromCompute & { type: 'profile' }): void {
-    const model = this.#models.get(name);
+    const model = this.#spokenOf(name);
     if (model) model.too_slow = too_slow;
     try {
       this.#learned.profiles?.write(name, profile);
@@ -529,7 +537,7 @@ export class Models {
   }
 
   #takeStep(step: FromCompute & { type: 'step' }): void {
-    const model = this.#models.get(step.name);
+    const model = this.#spokenOf(step.name);
     if (!model) return;
     const wasFull = isFull(model.load);
     model.stats = step.stats;
