@@ -57,12 +57,15 @@ export interface BatchExecutor {
   reserve?(tokens: number, rows: number): boolean;
   /** Copies the first rows of a block to another one. */
   copyRows(from_block: number, to_block: number, rows: number): void;
-  /** @throws HpcserveError E_ENGINE_COMPUTE, E_ENGINE_NUMBERS, E_NATIVE_MEMORY, E_STAGE_* */
+  /**
+   * @throws HpcserveError E_ENGINE_COMPUTE, E_ENGINE_NUMBERS, E_STAGE_*; E_NATIVE_MEMORY: there is none for its
+   * results, and it may be submitted again without one of its sequences
+   */
   submit(batch: readonly PlannedSequence[]): void;
   /**
    * Waits for the oldest batch that was submitted.
    * @returns undefined: every batch on its way is lost, and is to be computed again
-   * @throws as `submit`
+   * @throws HpcserveError as `submit`, but E_NATIVE_MEMORY
    */
   collect(): BatchOutputs | undefined;
   /** Keys and values may wait on a disk of this node now; absent: they never can. */

@@ -16,14 +16,16 @@ export interface PlannedSequence extends SegmentRequest {
 /**
  * Decoding sequences, then prompt chunks up to the plan's tokens; all of them have the blocks for it. Those whose next
  * token is on its way have nothing to compute.
- * @param decodes_max sequences that decode, at most: the others go into the next batch
+ * @param depth batches that may be on their way at once: sequences that decode are divided among them
  */
 export function planBatch(
   running: readonly Sequence[],
   plan: IterationPlan,
   prefill_tokens_max: number,
-  decodes_max = Number.POSITIVE_INFINITY,
+  depth: number,
 ): PlannedSequence[] {
+  const generating = running.filter(({ n_generated }) => n_generated > 0).length;
+  const decodes_max = plan.whole ? generating : Math.ceil(generating / depth);
   const planned: PlannedSequence[] = [];
   for (const sequence of plan.decode ? running : [])
     if (sequence.decodes && planned.length < decodes_max) planned.push(planSequence(sequence, 1));

@@ -403,26 +403,24 @@ export class NativeEngine implements Engine, ChangingSequences {
     return { stage: this.#executor.stage, blocks: sequence.kv.blocks, tokens: sequence.n_computed };
   }
 
-  /** As `#submit`. Where there is no memory for its results, its longest sequence ends, with that for the reason. */
+  /** The next batch. Where there is no memory for its results, its longest sequence ends, and it is made anew. */
   #submitWhatFits(plan: IterationPlan, outputs: SequenceOutput[]): BatchCounts {
-    for (;;)
+    for (;;) {
+      const held = this.prompts_wait && this.decodes;
+      const now = held ? { ...plan, prefill_tokens: 0 } : plan;
+      const batch = planBatch(this.#running, now, this.#prompt_rows_max, this.#executor.depth);
       try {
-        return this.#submit(plan);
+        return this.#submit(batch);
       } catch (error) {
-        const longest = isShortOfResults(error, this.#executor) && longestOf(this.#running);
-        if (!longest) throw error;
+        if (!isShortOfResults(error)) throw error;
+        const longest = longestOf(batch.map(({ sequence }) => sequence));
         outputs.push(this.#finish(longest, withoutResults(longest), 'error'));
       }
+    }
   }
 
-  /** The next batch sets out. @returns what is in it */
-  #submit(plan: IterationPlan): BatchCounts {
-    const { depth } = this.#executor;
-    const generating = this.#running.filter(({ n_generated }) => n_generated > 0).length;
-    const decodes_max = plan.whole ? generating : Math.ceil(generating / depth);
-    const held = this.prompts_wait && this.decodes;
-    const now = held ? { ...plan, prefill_tokens: 0 } : plan;
-    const batch = planBatch(this.#running, now, this.#prompt_rows_max, decodes_max);
+  /** A batch sets out. @returns what is in it */
+  #submit(batch: PlannedSequence[]): BatchCounts {
     const counts = { prefill_tokens: 0, decode_tokens: 0 };
     if (batch.length === 0) return counts;
     this.#executor.submit(batch);

@@ -1,18 +1,17 @@
 /** Memory of a batch's results that is not there: what that means for its sequences. */
 import type { SequenceOutput } from '../../spec/engine-contract.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
-import type { BatchExecutor } from './batch-executor.ts';
 import type { Sequence } from './sequence.ts';
 
-/** Of a model that one device computes: a batch that finds no memory has changed nothing yet. */
-export function isShortOfResults(error: unknown, { reserve }: BatchExecutor): boolean {
-  return reserve !== undefined && error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY';
+/** A batch that finds no memory on this device has changed nothing that counts: what it wrote is written again. */
+export function isShortOfResults(error: unknown): boolean {
+  return error instanceof HpcserveError && error.code === 'E_NATIVE_MEMORY';
 }
 
-/** Whose keys and values, and rows of its prompt, take most. */
-export function longestOf(running: readonly Sequence[]): Sequence | undefined {
-  let longest = running[0];
-  for (const sequence of running) if (sequence.tokens.length > longest!.tokens.length) longest = sequence;
+/** Whose keys and values, and rows of its prompt, take most. @param batch of one sequence at least */
+export function longestOf(batch: readonly Sequence[]): Sequence {
+  let longest = batch[0]!;
+  for (const sequence of batch) if (sequence.tokens.length > longest.tokens.length) longest = sequence;
   return longest;
 }
 

@@ -79,8 +79,9 @@ export class ChangingExecutor implements BatchExecutor {
 
   submit(batch: readonly PlannedSequence[]): void {
     this.#requireWhole();
-    const untold = this.#untold.splice(0);
     this.#running.submit(batch);
+    // One that could not be computed takes nothing along.
+    const untold = this.#untold.splice(0);
     const { change } = this;
     if (!change) return;
     for (const { block, rows } of untold) change.wrote(block, 0, rows);

@@ -51,6 +51,8 @@ export class PartStream implements RingUser {
   /** Behind the part that was begun last, and the one that was computed last. */
   #next_begun = 0;
   #next_computed = 0;
+  /** A part came that was not computed yet: where it is not, the round has failed. */
+  #isAwaited = false;
   /** Parts of the ring, counted over all rounds. */
   #begun = 0;
   #computed = 0;
@@ -92,6 +94,7 @@ export class PartStream implements RingUser {
     this.#stopped = false;
     this.#next_begun = 0;
     this.#next_computed = 0;
+    this.#isAwaited = false;
     this.#begun = 0;
     this.#computed = 0;
     this.#beside?.start();
@@ -116,7 +119,7 @@ export class PartStream implements RingUser {
     this.#rows = rows;
     if (this.#kept.size === this.parts.length && !this.#beside?.needsRing) return;
     this.#arena.turnTo(this);
-    if (this.#next_computed === 0 && !this.#stopped) return;
+    if (this.#next_computed === 0 && !this.#isAwaited && !this.#stopped) return;
     this.stop();
     this.#arena.checkUsable();
     this.start();
@@ -142,6 +145,7 @@ export class PartStream implements RingUser {
     }
     this.#meter.waitedSince(began_ms);
     this.#loads.shift();
+    this.#isAwaited = true;
     this.#meter.came(bytes);
     // What stays comes once, from a file that may be cold: that is no rate of the link.
     if (ring) this.#meter.observe(load, bytes);
@@ -152,6 +156,7 @@ export class PartStream implements RingUser {
   release(part: number): void {
     if (this.parts[part]!.ring) this.#computed++;
     this.#next_computed = (part + 1) % this.parts.length;
+    this.#isAwaited = false;
     this.#bring();
   }
 

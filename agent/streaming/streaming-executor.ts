@@ -121,6 +121,10 @@ export class StreamingExecutor implements BatchExecutor {
     return this.#own.stream.statistics;
   }
 
+  reserve(tokens: number, rows: number): boolean {
+    return this.#own.stages.every((stage) => stage.reserve(tokens, rows));
+  }
+
   copyRows(from_block: number, to_block: number, rows: number): void {
     this.#own.kv.copyRows(from_block, to_block, rows);
   }

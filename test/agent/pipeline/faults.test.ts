@@ -8,7 +8,7 @@ import { decodeFrame, encodeFrame, encodeJsonFrame, type FrameBytes } from '../.
 import { PipelineOpening } from '../../../agent/pipeline/open-pipeline.ts';
 import type { StageFacts } from '../../../agent/pipeline/stage-facts.ts';
 import { checkStages } from '../../../agent/pipeline/stage-facts.ts';
-import type { EngineOptions } from '../../../spec/engine-contract.ts';
+import type { EngineOptions, SequenceOutput } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { engineOptions, GreedyRecorder, generate, model, prompt } from '../engine/support.ts';
 import { testBackend } from '../engine/test-backend.ts';
@@ -71,6 +71,34 @@ test('a batch that the first stage cannot compute has no number, and the next on
   Object.assign(stage, { run });
   submit.call(executor, batches[0]!);
   expect(executor.collect().segments).toHaveLength(batches[0]!.length);
+  closePipeline(pipeline);
+});
+
+test('where the first stage has no memory for its results, the longest sequence of the batch ends', async () => {
+  const options = await tinyOptions();
+  const pipeline = openTestPipeline(options, [2, 4]);
+  const { engine, executor } = pipeline;
+  const { stage } = executor;
+  const run = stage.run.bind(stage);
+  stage.run = (batch) => {
+    if (batch.tokens!.length > 70)
+      throw new HpcserveError('E_NATIVE_MEMORY', { what: 'no memory to compute' });
+    return run(batch);
+  };
+  for (const id of [0, 1]) add(engine, id);
+  const answers: number[][] = [[], []];
+  const ended: SequenceOutput[] = [];
+  for (let step = 0; engine.busy; step++) {
+    if (step === 4) add(engine, 60);
+    for (const output of engine.step().outputs) {
+      const { id, token } = output;
+      if (id === 60) ended.push(output);
+      else if (token) answers[id]!.push(token.token);
+    }
+  }
+  expect(ended).toMatchObject([{ id: 60, finish: 'error', short_of_memory: true }]);
+  expect(answers).toEqual(expected(options, [0, 1]));
+  engine.verify();
   closePipeline(pipeline);
 });
 
