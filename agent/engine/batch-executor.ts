@@ -44,6 +44,8 @@ export interface BatchExecutor {
   readonly storage: KvStorage;
   /** What all stages have KV for, where that is known to be less than was asked for. */
   readonly kv_tokens_max: number;
+  /** Of a batch, and of what comes of it, numbers that may travel at once; absent: nothing of it leaves this device. */
+  readonly batch_floats_max?: number;
   /** See `EngineStats`. */
   readonly streamed?: EngineStats['streamed'];
   /** Of a pipeline: what its stages take. */

@@ -1,5 +1,6 @@
 /** What one iteration of an engine computes: the rows of its sequences, as segments of one batch. */
 import type { IterationPlan } from '../../spec/engine-contract.ts';
+import type { BatchBounds } from './batch-bounds.ts';
 import type { SegmentRequest } from './segment-output.ts';
 import type { Sequence } from './sequence.ts';
 
@@ -16,12 +17,14 @@ export interface PlannedSequence extends SegmentRequest {
 /**
  * Decoding sequences, then prompt chunks up to the plan's tokens; all of them have the blocks for it. Those whose next
  * token is on its way have nothing to compute.
+ * @param prompt_rows_max of all prompts together
  * @param depth batches that may be on their way at once: sequences that decode are divided among them
  */
 export function planBatch(
   running: readonly Sequence[],
   plan: IterationPlan,
-  prefill_tokens_max: number,
+  { embedded_rows_max }: Pick<BatchBounds, 'embedded_rows_max'>,
+  prompt_rows_max: number,
   depth: number,
 ): PlannedSequence[] {
   const generating = running.filter(({ n_generated }) => n_generated > 0).length;
@@ -29,15 +32,19 @@ export function planBatch(
   const planned: PlannedSequence[] = [];
   for (const sequence of plan.decode ? running : [])
     if (sequence.decodes && planned.length < decodes_max) planned.push(planSequence(sequence, 1));
-  let left_tokens = Math.min(plan.prefill_tokens, prefill_tokens_max);
+  let left_tokens = Math.min(plan.prefill_tokens, prompt_rows_max);
+  let left_embedded = embedded_rows_max;
   const first = running.find(({ id }) => id === plan.first);
   const others = running.filter((sequence) => sequence !== first);
   for (const sequence of first ? [first, ...others] : others) {
     if (left_tokens === 0) break;
     if (sequence.decodes || sequence.pending === 0) continue;
-    const rows_max = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : left_tokens;
+    const listed_max = sequence.request.prompt_logprobs !== undefined ? logprob_rows_max : left_tokens;
+    const rows_max = sequence.isEmbedding ? left_embedded : listed_max;
     const rows = Math.min(sequence.pending, left_tokens, rows_max);
+    if (rows === 0) continue;
     left_tokens -= rows;
+    if (sequence.isEmbedding) left_embedded -= rows;
     planned.push(planSequence(sequence, rows));
   }
   return planned;

@@ -14,6 +14,7 @@ import type {
 } from '../../spec/engine-contract.ts';
 import type { Backend } from '../backend/backend.ts';
 import { ArrivingKv } from './arriving-kv.ts';
+import { type BatchBounds, batchBounds } from './batch-bounds.ts';
 import { type BatchExecutor, type StageSummary, stageTimeOf } from './batch-executor.ts';
 import { type ChangingSequences, truncate, unsubmit, widenRows } from './changing-sequences.ts';
 import { DetachedSequence, type HeldKv } from './detached-sequence.ts';
@@ -49,6 +50,7 @@ export class NativeEngine implements Engine, ChangingSequences {
   readonly info: ModelInfo;
   readonly #options: EngineOptions;
   readonly #executor: BatchExecutor;
+  readonly #bounds: BatchBounds;
   readonly #blocks: KvBlockAllocator;
   readonly #waiting: Sequence[] = [];
   /** In the order of admission. */
@@ -83,6 +85,7 @@ export class NativeEngine implements Engine, ChangingSequences {
     const { executor } = parts;
     this.#executor =
       executor ?? new WholeModel(wholeStage(options, backend, file, { weights, kv, scratch }), disk);
+    this.#bounds = batchBounds(options, file.model, this.#executor.batch_floats_max);
     this.#blocks = new KvBlockAllocator(
       this.#executor.storage,
       Math.floor(Math.min(options.kv_tokens, this.#executor.kv_tokens_max) / kv_block_tokens),
@@ -226,7 +229,7 @@ export class NativeEngine implements Engine, ChangingSequences {
 
   restoreSequence(id: number): boolean {
     const sequence = this.#parked.get(id);
-    if (!sequence || this.#running.length >= this.#options.max_sequences) return false;
+    if (!sequence || this.#running.length >= this.#bounds.max_sequences) return false;
     if (this.#unswapped.delete(id)) {
       this.#parked.delete(id);
       this.#again(sequence);
@@ -294,7 +297,7 @@ export class NativeEngine implements Engine, ChangingSequences {
   reserveSequence(request: SequenceRequest, generated: readonly number[]): DetachedSequence | undefined {
     const sequence = this.#accept(request);
     for (const token of generated) sequence.tokens.push(token);
-    if (this.#running.length >= this.#options.max_sequences) return undefined;
+    if (this.#running.length >= this.#bounds.max_sequences) return undefined;
     const list = this.#blocks.open(blocksFor(sequence.tokens_max), request.cache_scope);
     if (this.#blocks.grow(list, blocksFor(sequence.tokens.length))) return this.#detached(sequence, list);
     this.#blocks.release(list);
@@ -307,7 +310,7 @@ export class NativeEngine implements Engine, ChangingSequences {
    * @returns false where there is no slot for it now: it stays detached
    */
   attachSequence({ sequence, blocks: list }: DetachedSequence, computed: number): boolean {
-    if (computed > 0 && this.#running.length >= this.#options.max_sequences) return false;
+    if (computed > 0 && this.#running.length >= this.#bounds.max_sequences) return false;
     sequence.kv = list;
     // Who asked for it was told elsewhere what came from the cache.
     sequence.reported = true;
@@ -383,11 +386,11 @@ export class NativeEngine implements Engine, ChangingSequences {
 
   /** Of a batch: a chunk of prompts, and a row of each sequence that decodes. */
   get #rows_max(): number {
-    return this.#prompt_rows_max + this.#options.max_sequences;
+    return this.#prompt_rows_max + this.#bounds.max_sequences;
   }
 
   get #prompt_rows_max(): number {
-    return Math.min(this.#options.prefill_chunk_tokens, this.#whole.prompt_rows_max);
+    return Math.min(this.#bounds.prefill_chunk_tokens, this.#whole.prompt_rows_max);
   }
 
   /** Of the largest budget, whatever it is now. */
@@ -406,9 +409,8 @@ export class NativeEngine implements Engine, ChangingSequences {
   /** The next batch. Where there is no memory for its results, its longest sequence ends, and it is made anew. */
   #submitWhatFits(plan: IterationPlan, outputs: SequenceOutput[]): BatchCounts {
     for (;;) {
-      const held = this.prompts_wait && this.decodes;
-      const now = held ? { ...plan, prefill_tokens: 0 } : plan;
-      const batch = planBatch(this.#running, now, this.#prompt_rows_max, this.#executor.depth);
+      const now = this.prompts_wait && this.decodes ? { ...plan, prefill_tokens: 0 } : plan;
+      const batch = planBatch(this.#running, now, this.#bounds, this.#prompt_rows_max, this.#executor.depth);
       try {
         return this.#submit(batch);
       } catch (error) {
@@ -496,7 +498,7 @@ export class NativeEngine implements Engine, ChangingSequences {
     const refused: SequenceOutput[] = [];
     const at = this.#waiting.findIndex(({ id }) => id === first);
     if (at > 0) this.#waiting.unshift(...this.#waiting.splice(at, 1));
-    while (this.#waiting.length > 0 && this.#running.length < this.#options.max_sequences) {
+    while (this.#waiting.length > 0 && this.#running.length < this.#bounds.max_sequences) {
       const sequence = this.#waiting[0]!;
       let list = this.#blocks.open(blocksFor(sequence.tokens_max), sequence.request.cache_scope);
       // A prompt whose log probabilities or hidden rows are asked for is computed whole.

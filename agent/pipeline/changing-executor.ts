@@ -54,6 +54,10 @@ export class ChangingExecutor implements BatchExecutor {
     return this.stage.model;
   }
 
+  get batch_floats_max(): number {
+    return this.#running.batch_floats_max;
+  }
+
   get stage(): Stage {
     return this.#running.stage;
   }

@@ -22,6 +22,10 @@ export const frame_header_bytes = 32;
 const pipeline_protocol = 3;
 /** Of meta and payload together: a chunk of 4096 rows of 16,384 elements. Higher: a damaged length asks for more. */
 const frame_bytes_max = 2 ** 28;
+/** Of a frame, what is left for meta beside the longest payload. Lower: larger batches; higher: more blocks. */
+const meta_share = 1 / 16;
+/** Of a payload. */
+export const frame_floats_max = ((1 - meta_share) * frame_bytes_max) / 4;
 const magic = 0x50_53_50_48; // "HPSP"
 
 export const frameKinds = {
@@ -61,14 +65,24 @@ export interface Frame extends FrameHeader {
   payload: Float32Array<ArrayBuffer>;
 }
 
-/** A frame with room for a payload, which is to be filled before `sealFrame`. */
+/**
+ * A frame with room for a payload, which is to be filled before `sealFrame`.
+ * @throws HpcserveError E_ENGINE_OPTIONS: no frame is as long
+ */
 export function allocateFrame(
   header: FrameHeader,
   meta: Uint8Array,
   n_floats: number,
 ): Frame & { bytes: FrameBytes } {
   const begin = payloadOffset(meta.length);
-  const bytes = new Uint8Array(begin + 4 * n_floats);
+  const length = begin + 4 * n_floats;
+  if (length > frame_bytes_max)
+    throw new HpcserveError('E_ENGINE_OPTIONS', {
+      what: `what goes to the next stage of a pipeline has ${length} bytes`,
+      because: `a frame has ${frame_bytes_max} at most`,
+      try: 'lower prefill_chunk_tokens or max_sequences',
+    });
+  const bytes = new Uint8Array(length);
   bytes.set(meta, frame_header_bytes);
   const view = new DataView(bytes.buffer);
   view.setUint32(0, magic, true);

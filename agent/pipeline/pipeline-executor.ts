@@ -9,7 +9,15 @@ import { readSegment } from '../engine/segment-output.ts';
 import type { Stage } from '../engine/stage.ts';
 import type { StageResult } from '../engine/stage-batch.ts';
 import { encodeBatchMeta, type KvCommand, type StageTimes, writeTimes } from './batch-meta.ts';
-import { allocateFrame, damaged, decodeFrame, type Frame, metaOf, sealFrame } from './frame.ts';
+import {
+  allocateFrame,
+  damaged,
+  decodeFrame,
+  type Frame,
+  frame_floats_max,
+  metaOf,
+  sealFrame,
+} from './frame.ts';
 import { StageKv } from './kv-commands.ts';
 import { areOperatorsMeasured, inMicroseconds, withMeasured } from './operator-times.ts';
 import { decodeResult } from './result-meta.ts';
@@ -47,6 +55,8 @@ export class PipelineExecutor implements BatchExecutor {
   readonly depth: number;
   readonly kv_tokens_max: number;
   readonly storage: KvStorage;
+  /** Also of one stage: a pipeline may come to have others. */
+  readonly batch_floats_max = frame_floats_max;
   readonly stages: readonly StageLoad[];
   /** Of a layout of several stages. */
   readonly port: SortedPort | undefined;

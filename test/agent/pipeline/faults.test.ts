@@ -2,9 +2,17 @@
 import { expect, test } from 'vitest';
 import type { KvMemory } from '../../../agent/engine/kv-memory.ts';
 import { kv_block_tokens } from '../../../agent/engine/kv-storage.ts';
+import { openModelFile } from '../../../agent/engine/model-file.ts';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { decodeBatchMeta, encodeBatchMeta } from '../../../agent/pipeline/batch-meta.ts';
-import { decodeFrame, encodeFrame, encodeJsonFrame, type FrameBytes } from '../../../agent/pipeline/frame.ts';
+import {
+  allocateFrame,
+  decodeFrame,
+  encodeFrame,
+  encodeJsonFrame,
+  type FrameBytes,
+  frame_floats_max,
+} from '../../../agent/pipeline/frame.ts';
 import { PipelineOpening } from '../../../agent/pipeline/open-pipeline.ts';
 import type { StageFacts } from '../../../agent/pipeline/stage-facts.ts';
 import { checkStages } from '../../../agent/pipeline/stage-facts.ts';
@@ -100,6 +108,54 @@ test('where the first stage has no memory for its results, the longest sequence 
   expect(answers).toEqual(expected(options, [0, 1]));
   engine.verify();
   closePipeline(pipeline);
+});
+
+test('a chunk of a prompt has as many rows as fit into a frame beside the running sequences, and no more', async () => {
+  const options = await tinyOptions({ max_sequences: 4, prefill_chunk_tokens: 512 });
+  const { n_embd, n_vocab } = openModelFile(options.model_path).model;
+  // Of four sequences a row of logits each, and so many hidden rows.
+  const floats_max = 4 * n_vocab + n_embd;
+  const rows_max = Math.floor(floats_max / n_embd);
+  const pipeline = openTestPipeline(options, [2, 4], floats_max);
+  const rows: number[] = [];
+  pipeline.ring.tamper = (bytes, stage) => {
+    const { kind, meta, payload } = decodeFrame(bytes);
+    if (kind === 'batch' && stage === 1)
+      for (const { segment } of decodeBatchMeta(meta).segments) rows.push(segment.rows);
+    if (kind === 'batch' || kind === 'result') expect(payload.length).toBeLessThanOrEqual(floats_max);
+    return bytes;
+  };
+  const ids = [0, 1, 2, 3, 4, 5];
+  const long = 3 * rows_max;
+  const ask = (engine: NativeEngine): number[][] => {
+    for (const id of ids) add(engine, id, 4);
+    engine.add({
+      id: 6,
+      prompt_tokens: prompt(long, n_vocab, 7),
+      sampler: new GreedyRecorder(),
+      max_new_tokens: 4,
+      stop_tokens: new Set(),
+    });
+    return drain(engine, [...ids, 6]);
+  };
+  const answers = ask(pipeline.engine);
+  expect(Math.max(...rows)).toBe(rows_max - 4);
+  closePipeline(pipeline);
+  const whole = new NativeEngine(options, testBackend());
+  expect(answers).toEqual(ask(whole));
+  whole.close();
+});
+
+test('what no frame can hold is refused by who would send it, with what to lower', () => {
+  const header = { kind: 'batch', epoch: 1, number: 1 } as const;
+  const meta = new Uint8Array(8);
+  expect(allocateFrame(header, meta, frame_floats_max).payload).toHaveLength(frame_floats_max);
+  expect(() => allocateFrame(header, meta, 2 ** 26)).toThrow(
+    expect.objectContaining({
+      code: 'E_ENGINE_OPTIONS',
+      try: [expect.stringContaining('prefill_chunk_tokens')],
+    }),
+  );
 });
 
 test('a stage refuses a batch that asks for the times of other operators than there are', async () => {

@@ -103,11 +103,17 @@ export function openStages(
   return { first: stages[0]!, ring: new ArrayRing(behind) };
 }
 
-export function openTestPipeline(options: EngineOptions, cuts: readonly number[]): TestPipeline {
+/** @param batch_floats_max absent: what a frame has room for */
+export function openTestPipeline(
+  options: EngineOptions,
+  cuts: readonly number[],
+  batch_floats_max?: number,
+): TestPipeline {
   const { first, ring } = openStages(options, cuts);
   const opening = new PipelineOpening(first, ring, toldFacts(options, 0));
   const executor = opening.advance() ?? opening.advance() ?? opening.advance();
   if (!executor) throw new Error('the pipeline did not open');
+  if (batch_floats_max !== undefined) Object.assign(executor, { batch_floats_max });
   const engine = new NativeEngine(options, testBackend(), { executor });
   return { engine, ring, executor, stages: ring.stages };
 }
