@@ -10,7 +10,7 @@ import { SortedPort } from '../../pipeline/sorted-port.ts';
 import { toldFacts } from '../../pipeline/told-facts.ts';
 import type { KvShapeOfStage } from './kv-messages.ts';
 import type { LeavingLoads } from './leaving-loads.ts';
-import type { FromCompute, ToCompute } from './messages.ts';
+import type { FromCompute, LoadMessage, ToCompute } from './messages.ts';
 import { type StageRows, stageKvOf } from './stage-rows.ts';
 
 type RefactorMessage = ToCompute & { type: 'refactor' };
@@ -22,6 +22,8 @@ interface RefactoringSurroundings {
   leaving: LeavingLoads;
   /** Weights are in their places. */
   loaded(load: WeightLoad): void;
+  /** A model has another layout from now on. @param load as it would be loaded now */
+  changed(load: LoadMessage): void;
   send(message: FromCompute): void;
 }
 
@@ -29,7 +31,7 @@ interface RefactoringSurroundings {
 export class LiveRefactorings {
   readonly #around: RefactoringSurroundings;
   readonly #engines = new Map<string, CoordinatorEngine>();
-  readonly #live = new Map<string, { id: number; live: LiveRefactoring }>();
+  readonly #live = new Map<string, { message: RefactorMessage; live: LiveRefactoring }>();
 
   constructor(around: RefactoringSurroundings) {
     this.#around = around;
@@ -62,7 +64,7 @@ export class LiveRefactorings {
   begin(message: RefactorMessage, isServing: boolean, beside: LoadBeside): void {
     const { id, load } = message;
     try {
-      this.#live.set(load.name, { id, live: this.#open(message, isServing, beside) });
+      this.#live.set(load.name, { message, live: this.#open(message, isServing, beside) });
     } catch (error) {
       this.#around.send({
         type: 'refactored',
@@ -80,12 +82,13 @@ export class LiveRefactorings {
 
   /** Between two iterations. @param help does a share of what loads */
   advance(help: boolean): void {
-    for (const [name, { id, live }] of [...this.#live]) {
+    for (const [name, { message, live }] of [...this.#live]) {
       live.advance(help);
       const { report } = live;
       if (!report) continue;
       this.#live.delete(name);
-      this.#around.send({ type: 'refactored', name, id, report });
+      if (report.outcome.kind === 'refactored') this.#around.changed(message.load);
+      this.#around.send({ type: 'refactored', name, id: message.id, report });
     }
   }
 

@@ -78,6 +78,7 @@ export class ModelLifecycle {
       rows: around.rows,
       leaving: around.leaving,
       loaded: (load) => around.loaded(load),
+      changed: (load) => this.models.get(load.name)!.change(load),
       send: (message) => around.send(message),
     });
     this.#streamed = new StreamedModels(pool, around.streaming, {

@@ -162,6 +162,12 @@ export class WorkerModel {
     return state.asked ?? [];
   }
 
+  /** serving: it is not any more what it was loaded as; where it comes back, it does as what it is now. */
+  change(message: LoadMessage): void {
+    if (this.#state.is !== 'serving') throw this.#refused('changed');
+    this.#message = message;
+  }
+
   /** serving → suspended: its engine is closed; what was learned of it is known when it comes back. */
   suspend(learned: Partial<Pick<LoadMessage, 'profile' | 'lengths'>> = {}): void {
     if (this.#state.is !== 'serving') throw this.#refused('suspended');

@@ -97,6 +97,7 @@ describe('a model', () => {
       profile: (model) => model.profile(held.profiling),
       reopen: (model) => model.reopen(),
       serve: (model) => model.serve(held.serving),
+      change: (model) => model.change(message('rests')),
       suspend: (model) => model.suspend(),
       resume: (model) => model.resume(submission(9)),
       keepAway: (model) => model.keepAway(),
@@ -106,7 +107,7 @@ describe('a model', () => {
     const allowed: Record<string, string[]> = {
       loading: ['advance', 'queue', 'profile', 'serve', 'fail'],
       profiling: ['reopen', 'serve', 'fail'],
-      serving: ['suspend', 'fail'],
+      serving: ['change', 'suspend', 'fail'],
       suspended: ['resume'],
       returning: ['advance', 'queue', 'profile', 'serve', 'resume', 'keepAway', 'fail'],
       failed: ['reload'],

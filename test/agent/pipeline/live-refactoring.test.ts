@@ -1,6 +1,6 @@
 /** Device workers change the stages of a model while requests run; some of them are killed meanwhile. */
 import { afterEach, expect, test } from 'vitest';
-import { deviceReportSchema } from '../../../spec/device-report.ts';
+import { type DeviceReport, deviceReportSchema } from '../../../spec/device-report.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
 import { eventually } from '../../mesh/support.ts';
 import type { WorkerHarness } from '../device-worker/support.ts';
@@ -134,7 +134,37 @@ test('a stage that was still on its way as its change was given up is given back
   expect(await ask(pipelines)).toEqual(expected);
 });
 
-async function pool(worker: WorkerHarness): Promise<PoolReport> {
+test('a pipeline that has changed rests, and comes back in the layout that it has by then', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = new WorkerPipelines(await eightLayers(), {
+    step_ms_min: 10,
+    configuration: { sharing: { keep_alive_ms: 300 } },
+  });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  for (const to of [uneven, one]) {
+    // Under its requests it does not rest.
+    const asked = ask(pipelines);
+    await pipelines.coordinator.report('m', ({ running }) => running === requests.length);
+    const { report } = await pipelines.refactor(to);
+    expect(report!.outcome.kind).toBe('refactored');
+    expect(await asked).toEqual(expected);
+    await eventually(
+      async () => (await deviceReport(pipelines.coordinator)).resting.includes('m'),
+      'the pipeline to rest',
+    );
+    expect(await ask(pipelines)).toEqual(expected);
+  }
+});
+
+async function deviceReport(worker: WorkerHarness): Promise<DeviceReport> {
   const { text } = await worker.request('GET', '/hpcserve/v1/device');
-  return deviceReportSchema.parse(JSON.parse(text)).memory.pool!;
+  return deviceReportSchema.parse(JSON.parse(text));
+}
+
+async function pool(worker: WorkerHarness): Promise<PoolReport> {
+  return (await deviceReport(worker)).memory.pool!;
 }
