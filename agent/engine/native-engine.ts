@@ -138,7 +138,7 @@ export class NativeEngine implements Engine, ChangingSequences {
     const started_ms = performance.now();
     this.#throwBroken();
     // Before anything else is done: a step that cannot be made leaves no trace.
-    const kv_exhausted = plan.decode ? takeNextBlocks(this.#running, this.#blocks) : undefined;
+    const kv_exhausted = takeNextBlocks(this.#running, this.#blocks, plan.decode);
     const nothing = { outputs: [], prefill_tokens: 0, decode_tokens: 0 };
     if (kv_exhausted) return { ...nothing, elapsed_us: elapsed_us(started_ms), kv_exhausted };
     const outputs: SequenceOutput[] = this.#cancelled

@@ -94,19 +94,14 @@ export class ChangingExecutor implements BatchExecutor {
 
   collect(): BatchOutputs | undefined {
     this.#requireWhole();
-    try {
-      return this.#running.collect();
-    } catch (error) {
-      // Only of a ring that broke it is known that nothing of it is on its way any more.
-      if (!this.#running.port?.broken || !this.change?.survives()) throw error;
-      return undefined;
-    }
+    return this.#unlessLost(() => this.#running.collect());
   }
 
   flush(): readonly number[] {
     this.#requireWhole();
     const untold = this.#untold.splice(0);
-    const damaged = this.#running.flush();
+    const damaged = this.#unlessLost(() => this.#running.flush()) ?? [];
+    // Where the ring is lost, what was there before is over all the same.
     for (const { block, rows } of untold) this.change?.wrote(block, 0, rows);
     return damaged;
   }
@@ -133,6 +128,17 @@ export class ChangingExecutor implements BatchExecutor {
   free(): void {
     this.change?.abort('the model was taken out of service');
     this.#running.free();
+  }
+
+  /** @returns undefined: the ring broke, and the pipeline goes on without what was on its way */
+  #unlessLost<T>(use: () => T): T | undefined {
+    try {
+      return use();
+    } catch (error) {
+      // Only of a ring that broke it is known that nothing of it is on its way any more.
+      if (!this.#running.port?.broken || !this.change?.survives()) throw error;
+      return undefined;
+    }
   }
 
   #requireWhole(): void {

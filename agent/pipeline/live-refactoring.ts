@@ -211,7 +211,8 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
   /** Nothing computes until it has ended. */
   #cutOver(): void {
     this.#paused_ms ??= performance.now();
-    const inOrder = this.#oldLost || this.#parts.sequences.settle();
+    // Also where the old ring is lost: the engine drops what was on its way, and what was swapped out there.
+    const inOrder = this.#parts.sequences.settle();
     this.#drained_ms = performance.now();
     if (!inOrder && !this.#oldLost)
       this.#hear({ kind: 'cancelled', because: 'a batch of the pipeline failed' });

@@ -37,7 +37,7 @@ interface Transfer extends KvTransfer {
   rounds: number;
   /** The rows of the round under way. */
   copying: ReturnType<CopyMask['missing']> | undefined;
-  /** Its source is gone: the mask stays as it is. */
+  /** Its source is gone: nothing more comes. */
   sourceLost: boolean;
 }
 
@@ -107,9 +107,12 @@ export class Refactoring {
     }));
   }
 
-  /** A batch that was submitted writes these rows. */
+  /**
+   * A batch that was submitted writes these rows. A target whose source is lost does not have them either: what it has
+   * of the block is of something else.
+   */
   wrote(block: number, begin: number, end: number): void {
-    for (const { mask, sourceLost } of this.#transfers) if (!sourceLost) mask.wrote(block, begin, end);
+    for (const { mask } of this.#transfers) mask.wrote(block, begin, end);
   }
 
   freed(block: number): void {

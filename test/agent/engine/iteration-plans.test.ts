@@ -42,6 +42,25 @@ describe('iteration plans', () => {
     });
   });
 
+  test('a sequence that has lost its rows before it had a block for its last token is computed again by any plan', async () => {
+    const path = await model('tiny-llama', 'F16');
+    withEngine(engineOptions(path, { batch_invariant: true }), (engine) => {
+      // Its prompt fills two blocks, and the first token of its answer begins the third.
+      const asked = () => ({ prompt: prompt(32, engine.info.n_vocab, 7), max_new_tokens: 5 });
+      const [alone] = generate(engine, [asked()]);
+      const { prompt: prompt_tokens, max_new_tokens } = asked();
+      const sampler = new GreedyRecorder();
+      engine.add({ id: 9, prompt_tokens, sampler, max_new_tokens, stop_tokens: new Set() });
+      const tokens = engine.step().outputs.flatMap(({ token }) => token?.token ?? []);
+      expect(tokens).toHaveLength(1);
+      engine.keepRows(() => 0);
+      const prefill = { decode: false, prefill_tokens: 100 };
+      for (let plan: IterationPlan | undefined = prefill; engine.busy; plan = undefined)
+        tokens.push(...engine.step(plan).outputs.flatMap(({ token }) => token?.token ?? []));
+      expect(tokens).toEqual(alone!.tokens);
+    });
+  });
+
   test('batch_invariant: the same tokens by plans of any kind as alone', async () => {
     const path = await model('tiny-qwen3', 'Q4_0');
     withEngine(engineOptions(path, { batch_invariant: true }), (engine) => {

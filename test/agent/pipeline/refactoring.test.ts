@@ -360,6 +360,56 @@ test.each(Object.entries(survived))('%s: the answers are the same', async (_, ch
   expect(answers.tokens).toEqual(undisturbed(options));
 });
 
+/** A few blocks are on their way at once, so that rows are copied for as long as the answers take. */
+const slowly = { piece_bytes_max: 1, pieces_max: 2 };
+
+/** After some of these a sequence has just had the token for which it needs another block. */
+test.each([9, 10, 17, 19, 20, 33])(
+  'a device of the old layout is lost after iteration %i, and who changes the layout sees it first',
+  async (at) => {
+    const options = await tinyOptions();
+    const pipelines = pipelinesOf(options, two, slowly);
+    const { answers, reports } = run(pipelines, [layoutOf('ac', 2)], (step) => {
+      if (step !== at) return;
+      expect(pipelines.change!.phase).toBe('copying');
+      pipelines.kill('b');
+    });
+    expect(reports.map(({ outcome }) => outcome)).toEqual([
+      expect.objectContaining({ kind: 'refactored', incomplete: [0] }),
+    ]);
+    expect(answers.failed).toEqual([]);
+    expect(answers.tokens).toEqual(undisturbed(options));
+  },
+);
+
+/** In the last ones a sequence comes back into blocks of which the target has rows of others by then. */
+test.each([10, 20, 52, 54])(
+  'the same after iteration %i, while sequences are swapped out and some have come back just now',
+  async (at) => {
+    const options = await tinyOptions({ kv_tokens: 640 });
+    const pipelines = pipelinesOf(options, two, slowly);
+    const { engine } = pipelines;
+    const parked = new Set<number>();
+    const restore = (ids: Iterable<number>): void => {
+      for (const id of ids) if (engine.restoreSequence(id)) parked.delete(id);
+    };
+    const { answers, reports } = run(pipelines, [layoutOf('ac', 2)], (step) => {
+      if (step === at - 1) for (const id of [1, 2, 3]) if (engine.parkSequence(id)) parked.add(id);
+      if (step === at) {
+        expect([...parked]).toEqual([1, 2, 3]);
+        expect(pipelines.change!.phase).toBe('copying');
+        pipelines.kill('b');
+        restore([3, 2]);
+        expect(parked.size).toBe(2);
+      }
+      if (step > at + 10) restore([...parked]);
+    });
+    expect(kinds(reports)).toEqual(['refactored']);
+    expect(answers.failed).toEqual([]);
+    expect(answers.tokens).toEqual(undisturbed(options));
+  },
+);
+
 test('a device without room for the keys and values of all sequences is refused', async () => {
   const options = await tinyOptions();
   const pipelines = pipelinesOf(options, two);
