@@ -55,6 +55,12 @@ export class CopyRounds {
     return this.#transfers.keys().next().value;
   }
 
+  /** Pieces of a transfer are on their way beside the rings, or are to be. */
+  isBeside(transfer: number): boolean {
+    const { pending, waiting = [] } = this.#transfers.get(transfer) ?? {};
+    return [...(pending?.values() ?? []), ...waiting].some(({ to_session }) => to_session !== undefined);
+  }
+
   /**
    * @param session of the worker that rows may go to beside the rings; absent: by the rings. What was written during a
    * round is little: where one frame holds it, the ring is sooner there, and fewer rows are written meanwhile.

@@ -77,7 +77,7 @@ export interface RefactoringReport {
  * within the bounds of its phases.
  *
  *     preparing   own stage loads; `open` goes around the new ring once every stage of it is there
- *     copying     pieces of rounds, a few on their way at once
+ *     copying     pieces of rounds, a few on their way at once; those beside the rings end before anything stops
  *     pausing     the engine takes in all results
  *     cutting     the last pieces                                ┐ one call
  *     starting    `begin` around the new ring: who has begun     ┘
@@ -126,6 +126,7 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
         hasKv,
         filled: sequences.filledBlocks(),
         running: () => sequences.with_kv,
+        needsCoordinator: (transfer) => this.#copies.needsTurns(transfer, this.#machine.transfers[transfer]!),
       });
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
@@ -205,7 +206,9 @@ export class LiveRefactoring implements LayoutChanger, RowTarget {
     // Rows of prompts that wait are not written: what is copied catches up.
     if (this.#parts.sequences.prompts_wait && !this.#parts.sequences.decodes)
       this.#parts.wait(this.#bounds.look_ms);
-    if (this.#machine.phase === 'pausing' && !this.#outcome) this.#cutOver();
+    // Where the old ring is lost in the middle of a round, what is left of that comes first.
+    const canStop = this.#machine.phase === 'pausing' && !this.#machine.needsCoordinator;
+    if (canStop && !this.#outcome) this.#cutOver();
   }
 
   /** Nothing computes until it has ended. */

@@ -69,6 +69,16 @@ export class RowCopies implements RowTarget {
     return this.#rounds.bytes_moved;
   }
 
+  /**
+   * Rows of a transfer come to this device beside the rings, or leave it so: where they lie, that they are there, and
+   * that they do not come, is told between two iterations.
+   */
+  needsTurns(transfer: number, { from, to }: KvTransfer): boolean {
+    const { own } = this.#parts;
+    if (from !== own && to !== own) return false;
+    return this.#rounds.isBeside(transfer) || this.#arriving.has({ transfer, from });
+  }
+
   /** Which worker has which device of the layout to come. */
   met(stages: readonly { device_identity: string; session?: string | undefined }[]): void {
     this.#sessions = new Map(stages.map(({ device_identity, session }) => [device_identity, session]));

@@ -62,7 +62,7 @@ export class ArrivingTransfers {
   }
 
   /** Rows of a transfer are still being written: what came by the ring would be written over by what is older. */
-  has({ transfer, from }: KvPiece): boolean {
+  has({ transfer, from }: Pick<KvPiece, 'transfer' | 'from'>): boolean {
     return this.#open.some((piece) => piece.transfer === transfer && piece.from === from);
   }
 }

@@ -24,6 +24,8 @@ export interface RefactoringRequest {
   filled: Iterable<readonly [block: number, rows: number]>;
   /** Sequences that are being computed, now. */
   running: () => number;
+  /** Rows of a transfer's round come only while the coordinator goes on computing; absent: no round is such a one. */
+  needsCoordinator?: (transfer: number) => boolean;
 }
 
 /**
@@ -55,17 +57,27 @@ export class Refactoring {
   readonly #change: LayoutChange;
   readonly #transfers: Transfer[];
   readonly #running: () => number;
+  readonly #needsCoordinator: (transfer: number) => boolean;
   readonly #preparing: Set<string>;
   readonly #lost = new Set<string>();
   #prefillHeld = false;
   #because = '';
 
   /** @throws RangeError: see `planLayoutChange` */
-  constructor({ from, to, epoch, hasKv, filled, running }: RefactoringRequest) {
+  constructor({
+    from,
+    to,
+    epoch,
+    hasKv,
+    filled,
+    running,
+    needsCoordinator = () => false,
+  }: RefactoringRequest) {
     this.#from = from;
     this.#to = to;
     this.#epoch = epoch;
     this.#running = running;
+    this.#needsCoordinator = needsCoordinator;
     this.#change = planLayoutChange(from, to);
     const blocks = [...filled];
     this.#transfers = this.#change.transfers
@@ -96,6 +108,13 @@ export class Refactoring {
 
   get transfers(): readonly (KvTransfer & { mask: CopyMask })[] {
     return this.#transfers;
+  }
+
+  /** Rows are under way that come only while the coordinator goes on: it is not to stop for them. */
+  get needsCoordinator(): boolean {
+    return this.#transfers.some(
+      ({ copying }, index) => copying !== undefined && this.#needsCoordinator(index),
+    );
   }
 
   start(): RefactoringAction[] {
@@ -158,9 +177,14 @@ export class Refactoring {
     transfer.copying = undefined;
     if (this.#phase === 'cutting') return this.#finishCut();
     if (this.#phase !== 'copying') return [];
-    if (this.#transfers.every((each) => this.#isNear(each))) return this.#pause();
+    if (this.#transfers.every((each) => this.#isNear(each)))
+      return this.needsCoordinator ? [] : this.#pause();
     const actions = this.#keepUp(transfer);
-    return this.#phase === 'copying' ? [...actions, ...this.#round(index)] : actions;
+    if (this.#phase !== 'copying') return actions;
+    const behind = this.#transfers.flatMap((each, other) =>
+      other === index || !this.#isNear(each) ? this.#round(other) : [],
+    );
+    return [...actions, ...behind];
   }
 
   /** Rows that are written as fast as they are copied: prompts wait first, then it is given up. */

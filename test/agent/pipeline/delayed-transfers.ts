@@ -38,6 +38,8 @@ export class DelayedTransfers {
   /** By device. */
   readonly pools = new Map<string, DevicePool>();
   targetOf: (device: string) => RowTarget | undefined = () => undefined;
+  /** Whether a device answers now what is asked of its rows. */
+  answers: (device: string) => boolean = () => true;
   /** What computes of a device. */
   backendOf: (device: string) => Backend = testBackend;
   arrived = 0;
@@ -83,6 +85,17 @@ export class DelayedTransfers {
     return this.#under_way.filter(({ arriving }) => arriving !== undefined).length;
   }
 
+  isWritingTo(device: string): boolean {
+    return this.#under_way.some(({ arriving, piece }) => arriving !== undefined && piece.to === device);
+  }
+
+  /** A device is gone, and nothing more comes of what it sends. */
+  lose(device: string): void {
+    for (const transfer of this.#under_way.splice(0))
+      if (transfer.piece.from === device) transfer.arriving?.end();
+      else this.#under_way.push(transfer);
+  }
+
   /** The source hears that transfers that have begun have failed, while the target still has them. */
   giveUpSource(): void {
     for (const transfer of this.#under_way) {
@@ -102,6 +115,8 @@ export class DelayedTransfers {
 
   /** @returns whether it goes on */
   #go(transfer: Transfer): boolean {
+    const { from, to } = transfer.piece;
+    if (!this.answers(from) || !this.answers(to)) return true;
     transfer.delay = this.#draw();
     if (!transfer.arriving) return this.#reserve(transfer);
     if (transfer.written < 2) {

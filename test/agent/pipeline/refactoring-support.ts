@@ -98,6 +98,8 @@ export class TestPipelines {
   readonly #rings: { ring: ArrayRing; names: readonly string[] }[] = [];
   readonly #killed: string[] = [];
   readonly #beside: DelayedTransfers | undefined;
+  /** The coordinator does nothing but wait. */
+  #waits = false;
   #changes = 0;
 
   /** @param beside how rows go beside the rings; absent: they do not */
@@ -110,7 +112,11 @@ export class TestPipelines {
   ) {
     this.#beside = beside;
     this.builds = builds;
-    if (beside) beside.targetOf = (device) => this.held.get(device) ?? this.change;
+    if (beside) {
+      beside.targetOf = (device) => this.held.get(device) ?? this.change;
+      // The coordinator is asked of rows between its iterations.
+      beside.answers = (device) => !this.#waits || device !== layout[0]!.device;
+    }
     this.#options = options;
     this.#file = openModelFile(options.model_path);
     this.layout = layout;
@@ -157,7 +163,11 @@ export class TestPipelines {
       told: this.#told(own!.device),
       port,
       transfers: this.#beside?.of(own!.device),
-      wait: () => this.serve(),
+      wait: () => {
+        this.#waits = true;
+        this.serve();
+        this.#waits = false;
+      },
       bounds: this.bounds,
     });
     return this.change;
@@ -186,6 +196,7 @@ export class TestPipelines {
     for (const device of this.#killed.splice(0)) {
       this.held.get(device)!.free();
       this.held.delete(device);
+      this.#beside?.lose(device);
       for (const { ring, names } of this.#rings) if (names.includes(device)) ring.broken = true;
     }
     let any = this.#beside?.step() ?? false;

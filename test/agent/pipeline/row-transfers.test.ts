@@ -33,10 +33,10 @@ async function tinyOptions(): Promise<EngineOptions> {
   return engineOptions(path, { batch_invariant: true, kv_tokens: 1024, prefill_chunk_tokens: 32 });
 }
 
-function add(engine: NativeEngine, id: number): void {
+function add(engine: NativeEngine, id: number, prompt_tokens = 40 + 11 * (id % 5)): void {
   engine.add({
     id,
-    prompt_tokens: prompt(40 + 11 * (id % 5), engine.info.n_vocab, id + 1),
+    prompt_tokens: prompt(prompt_tokens, engine.info.n_vocab, id + 1),
     sampler: new GreedyRecorder(),
     max_new_tokens: 30 + 5 * (id % 4),
     stop_tokens: new Set(),
@@ -44,13 +44,18 @@ function add(engine: NativeEngine, id: number): void {
 }
 
 /** Until all sequences are answered; one comes as soon as another has ended. */
-function answers(engine: NativeEngine, total: number, between: () => void = () => undefined): number[][] {
+function answers(
+  engine: NativeEngine,
+  total: number,
+  between: () => void = () => undefined,
+  prompt_tokens?: number,
+): number[][] {
   const tokens = Array.from({ length: total }, (): number[] => []);
   let begun = 0;
   let ended = 0;
   for (let step = 0; ended < total; step++) {
     if (step > 20_000) throw new Error('the engine does not come to an end');
-    if (begun < total && begun - ended < sequences) add(engine, begun++);
+    if (begun < total && begun - ended < sequences) add(engine, begun++, prompt_tokens);
     between();
     for (const { id, token, finish, error } of stepAlone(engine).outputs) {
       if (token) tokens[id]!.push(token.token);
@@ -187,4 +192,55 @@ test('rows that come by the ring wait for a transfer that still writes there', a
   expect(changed).toBe(true);
   expect(refused).toBeGreaterThan(0);
   expect(tokens).toEqual((await undisturbed(30)).slice(0, 12));
+});
+
+test('a device is lost while another sends rows to the first one: they come before anything stops', async () => {
+  const beside = new DelayedTransfers(8, 6);
+  const pipelines = new TestPipelines(await tinyOptions(), layoutOf('abc', 1, 3), {}, beside);
+  open.push(pipelines);
+  const outcomes: RefactoringReport['outcome'][] = [];
+  let isKilled = false;
+  const tokens = answers(pipelines.engine, 12, () => {
+    const { change, engine } = pipelines;
+    if (engine.decodes && !change && outcomes.length === 0) pipelines.refactor(two);
+    if (!isKilled && change?.phase === 'copying' && beside.isWritingTo('a')) {
+      isKilled = true;
+      pipelines.kill('c');
+    }
+    const report = pipelines.advance();
+    if (report) outcomes.push(report.outcome);
+  });
+  expect(isKilled).toBe(true);
+  expect(outcomes).toEqual([expect.objectContaining({ kind: 'refactored', incomplete: [1] })]);
+  expect(tokens).toEqual((await undisturbed(30)).slice(0, 12));
+});
+
+test('rows come to the first device last, and nothing stops before: where they belong is told between iterations', async () => {
+  const beside = new DelayedTransfers(9, 3);
+  const pipelines = new TestPipelines(await tinyOptions(), layoutOf('acb', 1, 3), {}, beside);
+  open.push(pipelines);
+  const { answers: answersNow } = beside;
+  beside.answers = (device) => answersNow(device) && (device !== 'a' || beside.arrived > 0);
+  const reports: RefactoringReport[] = [];
+  // All that is to be copied is a block of each sequence.
+  const tokens = answers(
+    pipelines.engine,
+    sequences,
+    () => {
+      const { change, engine } = pipelines;
+      const all = engine.with_kv === sequences;
+      if (all && !change && reports.length === 0) pipelines.refactor(layoutOf('ad', 3));
+      const report = pipelines.advance();
+      if (report) reports.push(report);
+    },
+    3,
+  );
+  expect(reports.map(({ outcome }) => outcome)).toEqual([
+    expect.objectContaining({ kind: 'refactored', incomplete: [] }),
+  ]);
+  expect(beside.arrived).toBe(2);
+  const engine = new NativeEngine(await tinyOptions(), testBackend());
+  const expected = answers(engine, sequences, undefined, 3);
+  engine.close();
+  expect(tokens).toEqual(expected);
 });
