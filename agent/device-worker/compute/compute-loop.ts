@@ -3,7 +3,7 @@ import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { monotonic_ms } from '../../../host/clock.ts';
 import { pageCacheRoom_bytes } from '../../../host/page-cache-room.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
-import type { EngineStats, IterationPlan } from '../../../spec/engine-contract.ts';
+import type { IterationPlan } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { isSystemError } from '../../../spec/errors/system-error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
@@ -136,11 +136,8 @@ export class ComputeLoop {
       rows: this.#rows,
       leaving: this.#leaving,
       loaded,
-      send: (message) => {
-        if (message.type === 'loaded') this.#hold(message.name, message.stats);
-        if (message.type === 'load_failed') this.#hold(message.name);
-        this.#send(message);
-      },
+      holds: (model, bytes) => this.#hold(model, bytes),
+      send: (message) => this.#send(message),
     });
     this.#lifecycle = new ModelLifecycle(this.#schedule, this.#pool, step_ms_min, {
       send: (message) => this.#send(message),
@@ -295,7 +292,6 @@ export class ComputeLoop {
         break;
       case 'unload':
         this.#stages.unload(message.name);
-        this.#hold(message.name);
         this.#lifecycle.unload(message.name);
         break;
       case 'leave':
@@ -343,10 +339,9 @@ export class ComputeLoop {
     this.#send({ type: 'weights_loaded', name, loaded: weightSources(load), because });
   }
 
-  /** What a stage of a pipeline holds here is not promised to models beside it. @param stats absent: it is gone */
-  #hold(stage: string, stats?: EngineStats): void {
-    if (stats)
-      this.#schedule.memory.hold(stage, stats.weight_bytes + stats.kv_bytes, this.#pool().memory.bytes);
+  /** What a stage of a pipeline holds here is not promised to models beside it. @param bytes 0: it is gone */
+  #hold(stage: string, bytes: number): void {
+    if (bytes > 0) this.#schedule.memory.hold(stage, bytes, this.#pool().memory.bytes);
     else this.#schedule.memory.letGo(stage);
   }
 

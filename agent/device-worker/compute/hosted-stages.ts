@@ -29,6 +29,8 @@ interface HostedStage {
   loading: StageLoad | undefined;
   /** That of a layout to come, on its way, or why it does not come. */
   coming: StageLoad | undefined;
+  /** What the books of the device count for it. */
+  booked_bytes: number;
 }
 
 interface StageSurroundings {
@@ -40,6 +42,8 @@ interface StageSurroundings {
   leaving: LeavingLoads;
   /** Weights are in their places. */
   loaded(load: WeightLoad): void;
+  /** So many bytes of the pool are a model's for good, or until this is told again. */
+  holds(model: string, bytes: number): void;
   send(message: FromCompute): void;
 }
 
@@ -87,6 +91,7 @@ export class HostedStages {
       hosted.coming = undefined;
     }
     hosted.held?.unprepare(refactoring);
+    this.#book(hosted);
   }
 
   unload(name: string): void {
@@ -96,6 +101,8 @@ export class HostedStages {
     this.#leave(hosted.loading);
     this.#leave(hosted.coming);
     hosted.held?.free();
+    hosted.held = undefined;
+    this.#book(hosted);
   }
 
   /** What the device has of a model; undefined where that is nothing. */
@@ -128,15 +135,17 @@ export class HostedStages {
    */
   serve(): boolean {
     let served = false;
-    for (const { name, held, coming } of [...this.#stages.values()]) {
-      if (coming?.answerRefused()) served = true;
+    for (const hosted of [...this.#stages.values()]) {
+      if (hosted.coming?.answerRefused()) served = true;
       try {
-        if (held?.serve((began_ms) => this.#keepPace(began_ms))) served = true;
+        if (!hosted.held?.serve((began_ms) => this.#keepPace(began_ms))) continue;
+        // It may have heard that the layout has changed.
+        this.#book(hosted);
       } catch (error) {
         if (!(error instanceof HpcserveError) || error.code !== 'E_STAGE_MISMATCH') throw error;
-        this.#lost(name, error);
-        served = true;
+        this.#lost(hosted.name, error);
       }
+      served = true;
     }
     return served;
   }
@@ -147,7 +156,8 @@ export class HostedStages {
   }
 
   #new(name: string): HostedStage {
-    const hosted = { name, kv: undefined, held: undefined, loading: undefined, coming: undefined };
+    const nothing = { kv: undefined, held: undefined, loading: undefined, coming: undefined };
+    const hosted: HostedStage = { name, ...nothing, booked_bytes: 0 };
     this.#stages.set(name, hosted);
     return hosted;
   }
@@ -192,12 +202,22 @@ export class HostedStages {
     );
     if (refactoring === undefined) hosted.held.add(stage, pipeline, port);
     else hosted.held.prepare(refactoring, stage, pipeline, port);
+    this.#book(hosted);
     if (!isFirst) return;
     const info = modelInfo(file);
     const loaded: FromCompute = { type: 'loaded', name: hosted.name, info, stats: statsOf(stage, options) };
     const stage_kv = stageKvOf(stage.kv, info, told.model, this.#around.pool().memory.transferMemory);
     if (stage_kv) loaded.stage_kv = stage_kv;
     this.#around.send(loaded);
+  }
+
+  /** Of the two stages that the device has while a layout changes, the larger one counts: they share what they can. */
+  #book(hosted: HostedStage): void {
+    const { serving, prepared } = hosted.held ?? {};
+    const bytes = Math.max(bytesOf(serving?.stage), bytesOf(prepared?.stage));
+    if (bytes === hosted.booked_bytes) return;
+    hosted.booked_bytes = bytes;
+    this.#around.holds(hosted.name, bytes);
   }
 
   /** @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on */
@@ -220,6 +240,10 @@ export class HostedStages {
 
 function slotOf({ refactoring }: StageLoad): 'loading' | 'coming' {
   return refactoring === undefined ? 'loading' : 'coming';
+}
+
+function bytesOf(stage: Stage | undefined): number {
+  return stage ? stage.weight_bytes + stage.kv.bytes : 0;
 }
 
 function stillComing(name: string): HpcserveError {

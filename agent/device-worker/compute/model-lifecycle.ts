@@ -78,7 +78,7 @@ export class ModelLifecycle {
       rows: around.rows,
       leaving: around.leaving,
       loaded: (load) => around.loaded(load),
-      changed: (load) => this.models.get(load.name)!.change(load),
+      changed: (load) => this.#changed(load),
       send: (message) => around.send(message),
     });
     this.#streamed = new StreamedModels(pool, around.streaming, {
@@ -284,6 +284,16 @@ export class ModelLifecycle {
     this.#around.send(loaded);
     // What is promised counts from now: nobody is late because a model was away.
     for (const submission of waiting) this.#around.ask({ ...submission, arrival_ms: monotonic_ms() });
+  }
+
+  /** The layout of a pipeline is another one: its stage here has other sizes. */
+  #changed(message: LoadMessage): void {
+    const { name } = message;
+    const model = this.models.get(name)!;
+    model.change(message);
+    model.weight_bytes = this.#pool().store.usedWeights_bytes(name);
+    this.#residency.changed();
+    this.#schedule.resized(name, model.hosted!.engine.stats(), this.#pool().memory.bytes);
   }
 
   /** What of a model there is to schedule; others make room for its KV. @throws HpcserveError E_POOL_FULL */

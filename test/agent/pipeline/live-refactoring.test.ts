@@ -1,7 +1,9 @@
 /** Device workers change the stages of a model while requests run; some of them are killed meanwhile. */
 import { afterEach, expect, test } from 'vitest';
 import { type DeviceReport, deviceReportSchema } from '../../../spec/device-report.ts';
+import { sharedDeviceViewSchema } from '../../../spec/device-view.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
+import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
 import type { WorkerHarness } from '../device-worker/support.ts';
 import { eightLayers, layersOn, WorkerPipelines } from './worker-pipelines.ts';
@@ -159,6 +161,34 @@ test('a pipeline that has changed rests, and comes back in the layout that it ha
     expect(await ask(pipelines)).toEqual(expected);
   }
 });
+
+test('what is promised of the pools of devices follows their stages', { timeout: 120_000 }, async () => {
+  const pipelines = await start('ab', 0);
+  await pipelines.open(two);
+  const b = pipelines.workers.get('b')!;
+  const before = { a: await promised(pipelines.coordinator), b: await promised(b) };
+  const change = async (to: typeof two): Promise<number> => {
+    expect((await pipelines.refactor(to)).report!.outcome.kind).toBe('refactored');
+    return promised(pipelines.coordinator);
+  };
+  // The first device promises its smaller stage as the one that it came with.
+  expect(await change(uneven)).toBe(before.a);
+  const layer_bytes = ((await promised(b)) - before.b) / 2;
+  expect(layer_bytes).toBeGreaterThan(2 ** 16);
+  expect(await change(two)).toBe(before.a);
+  const untilPromised = (bytes: number): Promise<unknown> =>
+    eventually(async () => (await promised(b)) === bytes, `${bytes} bytes to be promised of b`);
+  await untilPromised(before.b);
+  expect(await change(one)).toBeGreaterThanOrEqual(before.a + 4 * layer_bytes);
+  await untilPromised(0);
+  expect(await change(two)).toBe(before.a);
+  await untilPromised(before.b);
+});
+
+async function promised(worker: WorkerHarness): Promise<number> {
+  const { text } = await worker.request('GET', agentPaths.sharing);
+  return sharedDeviceViewSchema.parse(JSON.parse(text)).budget_bytes;
+}
 
 async function deviceReport(worker: WorkerHarness): Promise<DeviceReport> {
   const { text } = await worker.request('GET', '/hpcserve/v1/device');
