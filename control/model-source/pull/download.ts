@@ -83,6 +83,11 @@ export async function downloadFile(options: DownloadOptions): Promise<Downloaded
   }
 }
 
+/** Where the unfinished part of a file lies. */
+export function partialPath(target: string): string {
+  return `${target}.incomplete`;
+}
+
 async function lockTarget(options: DownloadOptions): Promise<FolderLock> {
   try {
     return await FolderLock.acquire(`${options.target}.lock`, {
@@ -116,7 +121,7 @@ class Download {
 
   constructor(options: DownloadOptions) {
     this.#options = options;
-    this.#partial = `${options.target}.incomplete`;
+    this.#partial = partialPath(options.target);
     this.#sidecar = `${this.#partial}.json`;
     this.#retry = new RetryPolicy(options);
   }

@@ -1,5 +1,5 @@
 /** `hpcserve model pull`: from the hub into the cache that every tool on a cluster reads, or from an address. */
-import { existsSync, readFileSync, realpathSync } from 'node:fs';
+import { existsSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { readlink, stat, statfs } from 'node:fs/promises';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { makeFolders } from '../../../host/make-folders.ts';
@@ -11,9 +11,9 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { hubCacheFolder, repositoryFolders } from '../hub-cache.ts';
 import { type HubRepository, parseModelSource, withoutSecrets } from '../parse-source.ts';
 import { chooseFiles } from './choose-files.ts';
-import { diskError, downloadFile } from './download.ts';
+import { diskError, downloadFile, partialPath } from './download.ts';
 import type { HttpOptions } from './http.ts';
-import { type HubFile, hubFileVersion, listRepository } from './hub.ts';
+import { type HubFile, type HubFileVersion, hubFileVersion, listRepository } from './hub.ts';
 import type { PullListener } from './progress.ts';
 
 export interface PullOptions extends Omit<HttpOptions, 'token'> {
@@ -47,6 +47,13 @@ export interface PullResult {
 }
 
 const parallel_default = 4;
+
+/** A file of the repository that the snapshot lacks. Its blob may be in the cache all the same. */
+interface AbsentFile {
+  file: HubFile;
+  version: HubFileVersion;
+  blob: string;
+}
 
 /**
  * Throws E_MODEL_SOURCE, E_MODEL_PULL, E_MODEL_PULL_NETWORK, E_MODEL_PULL_BUSY, E_MODEL_CHECKSUM,
@@ -125,17 +132,23 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
   const listing = await listRepository(endpoint, repository, http);
   const chosen = chooseFiles(repository, listing.files, options.include);
   const snapshot = join(folders.snapshots, listing.commit);
-  const absent = chosen.filter((file) => !existsSync(join(snapshot, file.path)));
+  const parallel = options.parallel ?? parallel_default;
+  const unlinked = chosen.filter((file) => !existsSync(join(snapshot, file.path)));
+  const absent = await inParallel(parallel, unlinked, options.signal, async (file, signal) => {
+    const version = await hubFileVersion(endpoint, repository, listing.commit, file.path, {
+      ...http,
+      signal,
+    });
+    return { file, version, blob: join(folders.blobs, version.etag) };
+  });
   await announce(cache, chosen, absent, options);
 
   const pulled: PullResult['files'] = [];
-  await inParallel(options.parallel ?? parallel_default, absent, options.signal, async (file, signal) => {
-    const http_options = { ...http, signal };
-    const version = await hubFileVersion(endpoint, repository, listing.commit, file.path, http_options);
-    const blob = join(folders.blobs, version.etag);
+  await inParallel(parallel, absent, options.signal, async ({ file, version, blob }, signal) => {
     if (!existsSync(blob)) {
       await downloadFile({
-        ...http_options,
+        ...http,
+        signal,
         url: version.url,
         target: blob,
         label: file.path,
@@ -173,11 +186,11 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
 async function announce(
   cache: string,
   chosen: readonly HubFile[],
-  absent: readonly HubFile[],
+  absent: readonly AbsentFile[],
   options: PullOptions,
 ): Promise<void> {
-  const total = (files: readonly HubFile[]): number =>
-    files.reduce((sum, file) => sum + (file.size_bytes ?? 0), 0);
+  const bytes_total = chosen.reduce((sum, file) => sum + (file.size_bytes ?? 0), 0);
+  const bytes_to_come = absent.reduce((sum, file) => sum + missing_bytes(file), 0);
   try {
     makeFolders(cache);
   } catch (error) {
@@ -185,18 +198,25 @@ async function announce(
   }
   const space = await statfs(cache);
   const free = space.bavail * space.bsize;
-  if (free < total(absent)) {
+  if (free < bytes_to_come) {
     throw new HpcserveError('E_MODEL_DISK', {
       what: `${options.source} does not fit into ${cache}`,
-      because: `${total(absent)} bytes are to come, ${free} are free`,
+      because: `${bytes_to_come} bytes are to come, ${free} are free`,
     });
   }
   options.on_event({
     kind: 'planned',
     files: chosen.length,
-    bytes_total: total(chosen),
-    bytes_present: total(chosen) - total(absent),
+    bytes_total,
+    bytes_present: bytes_total - bytes_to_come,
   });
+}
+
+/** Beyond a blob of another snapshot, and the part that an earlier run left: one that is of no use is removed. */
+function missing_bytes({ file, blob }: AbsentFile): number {
+  if (existsSync(blob)) return 0;
+  const part_bytes = statSync(partialPath(blob), { throwIfNoEntry: false })?.size ?? 0;
+  return Math.max(0, (file.size_bytes ?? 0) - part_bytes);
 }
 
 /** A relative link, so that the cache can be moved; replaced atomically where it is wrong. */
@@ -218,20 +238,22 @@ async function writeRef(path: string, commit: string): Promise<void> {
 }
 
 /** At most `limit` at once; the first failure stops the others and is thrown when all have ended. */
-async function inParallel<T>(
+async function inParallel<T, R>(
   limit: number,
   items: readonly T[],
   signal: AbortSignal | undefined,
-  work: (item: T, signal: AbortSignal) => Promise<void>,
-): Promise<void> {
+  work: (item: T, signal: AbortSignal) => Promise<R>,
+): Promise<R[]> {
   const failed = new AbortController();
   const combined = signal ? AbortSignal.any([signal, failed.signal]) : failed.signal;
-  const queue = [...items];
+  const queue = [...items.entries()];
+  const results: R[] = [];
   let failure: { error: unknown } | undefined;
   const worker = async (): Promise<void> => {
-    for (let item = queue.shift(); item !== undefined && !failure; item = queue.shift()) {
+    for (let entry = queue.shift(); entry !== undefined && !failure; entry = queue.shift()) {
+      const [index, item] = entry;
       try {
-        await work(item, combined);
+        results[index] = await work(item, combined);
       } catch (error) {
         failure ??= { error };
         failed.abort(error);
@@ -240,6 +262,7 @@ async function inParallel<T>(
   };
   await Promise.all(Array.from({ length: Math.max(1, limit) }, worker));
   if (failure) throw failure.error;
+  return results;
 }
 
 function httpOptions(options: PullOptions, token: string | undefined): HttpOptions {

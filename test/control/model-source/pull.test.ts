@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import {
   existsSync,
+  mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -232,6 +233,41 @@ describe('from a hub', () => {
     const before = hub.requests('GET', 'tiny.gguf').length;
     await pull('hf:org/tiny');
     expect(hub.requests('GET', 'tiny.gguf').length).toBe(before);
+  });
+
+  /** The listing of `org/tiny` says that its model has so many bytes, whatever it has. */
+  function listModel(size: number, revision_commit = commit): void {
+    const listing = { sha: revision_commit, siblings: [{ rfilename: 'tiny.gguf', size }] };
+    hub.files.set('/api/models/org/tiny/revision/main', { content: Buffer.from(JSON.stringify(listing)) });
+  }
+
+  test('a newer commit with the same model needs no room for it', async () => {
+    const model = await addGguf();
+    await pull('hf:org/tiny');
+    const newer = 'b'.repeat(40);
+    hub.addRepository('org/tiny', newer, { 'tiny.gguf': { content: model, linked_etag: sha256(model) } });
+    listModel(Number.MAX_SAFE_INTEGER, newer);
+    const result = await pull('hf:org/tiny');
+    expect(result.commit).toBe(newer);
+    expect(readFileSync(result.files[0]!.path).equals(model)).toBe(true);
+    expect(hub.requests('GET', 'tiny.gguf').length).toBe(1);
+  });
+
+  test('what an earlier run left needs no room a second time', async () => {
+    const model = await addGguf();
+    const blobs = join(folder, 'cache', 'models--org--tiny', 'blobs');
+    mkdirSync(blobs, { recursive: true });
+    writeFileSync(join(blobs, `${sha256(model)}.incomplete`), model.subarray(0, 1000));
+    listModel(Number.MAX_SAFE_INTEGER);
+    const error = await failure(pull('hf:org/tiny'));
+    expect(error.code).toBe('E_MODEL_DISK');
+    expect(error.because.join()).toContain(`${Number.MAX_SAFE_INTEGER - 1000} bytes are to come`);
+    listModel(model.length);
+    const result = await pull('hf:org/tiny');
+    const planned = events.findLast((event) => event.kind === 'planned');
+    expect(planned).toMatchObject({ bytes_total: model.length, bytes_present: 1000 });
+    expect(hub.requests('GET', 'tiny.gguf').map((entry) => entry.range)).toEqual(['bytes=1000-']);
+    expect(readFileSync(result.files[0]!.path).equals(model)).toBe(true);
   });
 
   test('a safetensors repository comes with its companions, in parallel, small files verified as git blobs', async () => {
