@@ -38,6 +38,8 @@ export interface DownloadOptions extends HttpOptions {
   url: URL;
   /** Absolute path of the finished file. */
   target: string;
+  /** Whether others may read the file, as far as the umask lets them: in the cache of the hub. Else it is private. */
+  shared?: boolean;
   expected: Expected;
   /** Name in events. */
   label: string;
@@ -61,6 +63,10 @@ const validatorsSchema = z.object({
 });
 type Validators = z.infer<typeof validatorsSchema>;
 
+/** As huggingface_hub makes them: a group that shares a cache sets its umask for it. */
+export const sharedModes = { file: 0o666, folder: 0o777 };
+const ownModes = { file: 0o600, folder: 0o700 };
+
 const progress_interval_ms = 250;
 /** Left free on the filesystem: a full one harms others. */
 const disk_reserve_bytes = 64 * 1024 * 1024;
@@ -71,7 +77,7 @@ const disk_reserve_bytes = 64 * 1024 * 1024;
  */
 export async function downloadFile(options: DownloadOptions): Promise<Downloaded> {
   try {
-    makeFolders(dirname(options.target));
+    makeFolders(dirname(options.target), modesOf(options).folder);
   } catch (error) {
     throw diskError(options.target, error);
   }
@@ -81,6 +87,10 @@ export async function downloadFile(options: DownloadOptions): Promise<Downloaded
   } finally {
     lock.release();
   }
+}
+
+function modesOf({ shared }: DownloadOptions): typeof ownModes {
+  return shared ? sharedModes : ownModes;
 }
 
 /** Where the unfinished part of a file lies. */
@@ -128,9 +138,11 @@ class Download {
 
   async run(): Promise<Downloaded> {
     await this.#restore();
-    await using file = await open(this.#partial, 'a+', 0o600).catch((error: unknown) => {
-      throw diskError(this.#partial, error);
-    });
+    await using file = await open(this.#partial, 'a+', modesOf(this.#options).file).catch(
+      (error: unknown) => {
+        throw diskError(this.#partial, error);
+      },
+    );
     try {
       await this.#receive(file);
       let wrong = this.#compare();
@@ -274,11 +286,10 @@ class Download {
       });
     }
     this.#validators = { ...validators, ...(bytes === undefined ? {} : { size_bytes: bytes }) };
-    await writeFile(this.#sidecar, JSON.stringify(this.#validators), { mode: 0o600 }).catch(
-      (error: unknown) => {
-        throw diskError(this.#sidecar, error);
-      },
-    );
+    const { file: mode } = modesOf(this.#options);
+    await writeFile(this.#sidecar, JSON.stringify(this.#validators), { mode }).catch((error: unknown) => {
+      throw diskError(this.#sidecar, error);
+    });
     return { bytes };
   }
 

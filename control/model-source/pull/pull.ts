@@ -11,7 +11,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { hubCacheFolder, repositoryFolders } from '../hub-cache.ts';
 import { type HubRepository, parseModelSource, withoutSecrets } from '../parse-source.ts';
 import { chooseFiles } from './choose-files.ts';
-import { diskError, downloadFile, partialPath } from './download.ts';
+import { diskError, downloadFile, partialPath, sharedModes } from './download.ts';
 import type { HttpOptions } from './http.ts';
 import { type HubFile, type HubFileVersion, hubFileVersion, listRepository } from './hub.ts';
 import type { PullListener } from './progress.ts';
@@ -152,6 +152,7 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
         url: version.url,
         target: blob,
         label: file.path,
+        shared: true,
         expected: version.expected,
         on_event: options.on_event,
         inspect: (path) => inspectModel(path, file.path),
@@ -192,7 +193,7 @@ async function announce(
   const bytes_total = chosen.reduce((sum, file) => sum + (file.size_bytes ?? 0), 0);
   const bytes_to_come = absent.reduce((sum, file) => sum + missing_bytes(file), 0);
   try {
-    makeFolders(cache);
+    makeFolders(cache, sharedModes.folder);
   } catch (error) {
     throw diskError(cache, error);
   }
@@ -221,7 +222,7 @@ function missing_bytes({ file, blob }: AbsentFile): number {
 
 /** A relative link, so that the cache can be moved; replaced atomically where it is wrong. */
 async function linkFile(path: string, blob: string): Promise<void> {
-  makeFolders(dirname(path));
+  makeFolders(dirname(path), sharedModes.folder);
   const wanted = relative(dirname(path), blob);
   const present = await readlink(path).catch((error: unknown) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
@@ -232,9 +233,8 @@ async function linkFile(path: string, blob: string): Promise<void> {
 }
 
 async function writeRef(path: string, commit: string): Promise<void> {
-  makeFolders(dirname(path));
-  // Others may share the cache: the umask says how far.
-  await writeFileAtomicallyAsync(path, commit, { mode: 0o666, durability: 'content' });
+  makeFolders(dirname(path), sharedModes.folder);
+  await writeFileAtomicallyAsync(path, commit, { mode: sharedModes.file, durability: 'content' });
 }
 
 /** At most `limit` at once; the first failure stops the others and is thrown when all have ended. */

@@ -241,6 +241,26 @@ describe('from a hub', () => {
     hub.files.set('/api/models/org/tiny/revision/main', { content: Buffer.from(JSON.stringify(listing)) });
   }
 
+  test('others read the cache as far as the umask lets them', async () => {
+    const model = await addGguf();
+    const blob = join('blobs', sha256(model));
+    const rights = (cache: string): number[] =>
+      ['', blob, 'blobs', 'refs', 'refs/main', 'snapshots', join('snapshots', commit)].map(
+        (path) => statSync(join(folder, cache, 'models--org--tiny', path)).mode & 0o777,
+      );
+    const umask = process.umask(0o022);
+    try {
+      await pull('hf:org/tiny');
+      process.umask(0o002);
+      await pull('hf:org/tiny', { cache: join(folder, 'of-a-group', 'hub') });
+    } finally {
+      process.umask(umask);
+    }
+    expect(rights('cache')).toEqual([0o755, 0o644, 0o755, 0o755, 0o644, 0o755, 0o755]);
+    expect(rights('of-a-group/hub')).toEqual([0o775, 0o664, 0o775, 0o775, 0o664, 0o775, 0o775]);
+    expect(statSync(join(folder, 'of-a-group', 'hub')).mode & 0o777).toBe(0o775);
+  });
+
   test('a newer commit with the same model needs no room for it', async () => {
     const model = await addGguf();
     await pull('hf:org/tiny');
