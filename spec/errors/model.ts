@@ -101,8 +101,9 @@ export const modelErrors = defineErrors({
     exit_code: 4,
   },
   E_MODEL_PULL_NETWORK: {
-    cause: 'The connection to the server of a download failed again and again.',
-    fix: 'run the same command again: it continues where it stopped; check proxies (HTTPS_PROXY) and HF_ENDPOINT',
+    cause:
+      'The connection to the server of a download failed again and again, or a proxy or the certificate stands against it.',
+    fix: 'run the same command again: it continues where it stopped; check HTTPS_PROXY, HF_ENDPOINT, NODE_EXTRA_CA_CERTS',
     http_status: 502,
     exit_code: 7,
   },

@@ -54,6 +54,8 @@ export async function httpRequest(
       headersTimeout: idle,
       bodyTimeout: idle,
       ...(options.signal ? { signal: options.signal } : {}),
+    }).catch((error: unknown) => {
+      throw lastingFailure(url, error) ?? error;
     });
     const answer = {
       status: response.statusCode,
@@ -150,16 +152,57 @@ function flatten(headers: Record<string, string | string[] | undefined>): Record
   );
 }
 
-/** Whether an error thrown by a request or its body is one of the network, and not ours or the user's. */
-export function isNetworkError(error: unknown): error is Error {
-  if (!(error instanceof Error) || error instanceof HpcserveError || error.name === 'AbortError')
-    return false;
+/** What no other try would change: a proxy that refuses the host, or a certificate that is not trusted. */
+function lastingFailure(url: URL, error: unknown): HpcserveError | undefined {
+  if (!(error instanceof Error)) return undefined;
+  const status = proxyStatus(error);
+  if (status !== undefined && !isTemporary(status)) {
+    return new HpcserveError('E_MODEL_PULL_NETWORK', {
+      what: `the proxy does not connect to ${url.host}`,
+      because: `it answered ${status}`,
+      try:
+        status === 407
+          ? 'give HTTPS_PROXY the user and the password: http://USER:PASSWORD@HOST:PORT'
+          : 'check HTTPS_PROXY; name the host in NO_PROXY if it is reached without a proxy, else ask the site to allow it',
+      details: { status },
+      cause: error,
+    });
+  }
+  if (!distrust.test(codeOf(error) ?? '')) return undefined;
+  return new HpcserveError('E_MODEL_PULL_NETWORK', {
+    what: `the certificate of ${url.host} is not trusted`,
+    because: error.cause instanceof Error ? error.cause.message : error.message,
+    try: [
+      'if a proxy of the site inspects TLS, name the certificate of its authority: NODE_EXTRA_CA_CERTS=FILE.pem',
+      'else check the address, HTTPS_PROXY and the clock of this host',
+    ],
+    cause: error,
+  });
+}
+
+/** What the proxy answered to CONNECT; undici says it in the message alone. */
+function proxyStatus(error: Error): number | undefined {
+  const status = /^Proxy response \((\d{3})\)/.exec(error.message)?.[1];
+  return status === undefined ? undefined : Number(status);
+}
+
+/** What OpenSSL and Node call a certificate that does not hold. */
+const distrust =
+  /^(CERT_|SELF_SIGNED_CERT|DEPTH_ZERO_SELF_SIGNED_CERT|UNABLE_TO_(GET|VERIFY)_|INVALID_CA$|ERR_TLS_CERT_|UND_ERR_PRX_TLS$)/;
+
+function codeOf(error: Error): string | undefined {
   const code =
     (error as NodeJS.ErrnoException).code ?? (error.cause as NodeJS.ErrnoException | undefined)?.code;
-  return (
-    typeof code === 'string' &&
-    /^(UND_ERR_|ECONN|EPIPE|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|HPE_|ERR_TLS|ERR_SSL)/.test(
-      code,
-    )
+  return typeof code === 'string' ? code : undefined;
+}
+
+/**
+ * Whether an error thrown by a request or its body is one of the network. The user's abort looks like a connection that
+ * undici gave up: look at the signal first.
+ */
+export function isNetworkError(error: unknown): error is Error {
+  if (!(error instanceof Error) || error instanceof HpcserveError) return false;
+  return /^(UND_ERR_|ECONN|EPIPE|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|HPE_|ERR_TLS|ERR_SSL)/.test(
+    codeOf(error) ?? '',
   );
 }
