@@ -55,6 +55,9 @@ interface AbsentFile {
   blob: string;
 }
 
+/** Those that have one blob. */
+type EqualFiles = [AbsentFile, ...AbsentFile[]];
+
 /**
  * Throws E_MODEL_SOURCE, E_MODEL_PULL, E_MODEL_PULL_NETWORK, E_MODEL_PULL_BUSY, E_MODEL_CHECKSUM,
  * E_MODEL_DISK, E_FILE_EXISTS, and the format readers' errors where what arrived is no model.
@@ -134,17 +137,19 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
   const snapshot = join(folders.snapshots, listing.commit);
   const parallel = options.parallel ?? parallel_default;
   const unlinked = chosen.filter((file) => !existsSync(join(snapshot, file.path)));
-  const absent = await inParallel(parallel, unlinked, options.signal, async (file, signal) => {
+  const versions = await inParallel(parallel, unlinked, options.signal, async (file, signal) => {
     const version = await hubFileVersion(endpoint, repository, listing.commit, file.path, {
       ...http,
       signal,
     });
     return { file, version, blob: join(folders.blobs, version.etag) };
   });
+  const absent = byBlob(versions);
   await announce(cache, chosen, absent, options);
 
   const pulled: PullResult['files'] = [];
-  await inParallel(parallel, absent, options.signal, async ({ file, version, blob }, signal) => {
+  await inParallel(parallel, absent, options.signal, async (files, signal) => {
+    const { file, version, blob } = files[0];
     if (!existsSync(blob)) {
       await downloadFile({
         ...http,
@@ -158,7 +163,7 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
         inspect: (path) => inspectModel(path, file.path),
       });
     }
-    await linkFile(join(snapshot, file.path), blob);
+    for (const each of files) await linkFile(join(snapshot, each.file.path), blob);
   });
   for (const file of chosen) {
     const path = join(snapshot, file.path);
@@ -183,15 +188,26 @@ async function pullRepository(repository: HubRepository, options: PullOptions): 
   };
 }
 
+/** Files of equal content are downloaded once. */
+function byBlob(files: readonly AbsentFile[]): EqualFiles[] {
+  const groups = new Map<string, EqualFiles>();
+  for (const file of files) {
+    const group = groups.get(file.blob);
+    if (group) group.push(file);
+    else groups.set(file.blob, [file]);
+  }
+  return [...groups.values()];
+}
+
 /** Says what will be done, and refuses at once what cannot fit. */
 async function announce(
   cache: string,
   chosen: readonly HubFile[],
-  absent: readonly AbsentFile[],
+  absent: readonly EqualFiles[],
   options: PullOptions,
 ): Promise<void> {
   const bytes_total = chosen.reduce((sum, file) => sum + (file.size_bytes ?? 0), 0);
-  const bytes_to_come = absent.reduce((sum, file) => sum + missing_bytes(file), 0);
+  const bytes_to_come = absent.reduce((sum, files) => sum + missing_bytes(files[0]), 0);
   try {
     makeFolders(cache, sharedModes.folder);
   } catch (error) {

@@ -320,6 +320,19 @@ describe('from a hub', () => {
     expect(hub.requests('GET', 'pytorch_model.bin')).toEqual([]);
   });
 
+  test('two files of equal content are downloaded once', async () => {
+    const names = ['model.json', 'again/model.json'];
+    // A cut makes the first download last longer than the second needs to begin.
+    const files = names.map((name) => [name, { content, cuts: [100_000] }]);
+    hub.addRepository('org/twice', commit, Object.fromEntries(files));
+    const result = await pull('hf:org/twice', { include: ['*'], retry_pause_ms: 100 });
+    expect(result.files.map((entry) => entry.file)).toEqual(names);
+    for (const { path } of result.files) expect(readFileSync(path).equals(content)).toBe(true);
+    expect(new Set(hub.seen.filter(({ method }) => method === 'GET').map(({ path }) => path))).toEqual(
+      new Set(['/api/models/org/twice/revision/main', `/org/twice/resolve/${commit}/model.json`]),
+    );
+  });
+
   test('wrong content behind a right listing is refused', async () => {
     const model = await addGguf();
     const damaged = Buffer.from(model);
