@@ -3,7 +3,7 @@
  * alone, and summarizes its model.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { z } from 'zod';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import {
@@ -41,9 +41,7 @@ export function readHfFolder(path: string): HfFolder {
   const hasTokenizer = tokenizerFiles.some((name) => names.includes(name));
   if (!hasTokenizer) problems.push(`no tokenizer: none of ${tokenizerFiles.join(', ')}`);
   const index = names.includes('model.safetensors.index.json') ? readIndex(path) : undefined;
-  const shards = index
-    ? [...new Set(Object.values(index))].sort()
-    : names.filter((name) => name.endsWith('.safetensors')).sort();
+  const shards = index ? [...new Set(Object.values(index))].sort() : hfWeightFiles(names).sort();
   problems.push(...shardProblems(path, names, shards));
   if (problems.length > 0) {
     throw new HpcserveError('E_MODEL_FOLDER', {
@@ -56,6 +54,18 @@ export function readHfFolder(path: string): HfFolder {
   const files = shards.map((name) => readSafetensors(join(path, name)));
   if (index) checkIndex(path, index, files);
   return { path, files, summary: summarize(path, names, config, files) };
+}
+
+/**
+ * The safetensors files of a Hugging Face model. Mistral's repositories hold the weights a second time, under the names
+ * of their own format: `consolidated*.safetensors` beside `model*.safetensors`.
+ */
+export function hfWeightFiles(paths: readonly string[]): string[] {
+  const weights = paths.filter((path) => path.endsWith('.safetensors'));
+  const modelFolders = new Set(weights.filter((path) => basename(path).startsWith('model')).map(dirname));
+  return weights.filter(
+    (path) => !basename(path).startsWith('consolidated') || !modelFolders.has(dirname(path)),
+  );
 }
 
 function shardProblems(path: string, names: readonly string[], shards: readonly string[]): string[] {

@@ -1,6 +1,7 @@
 /** Which files of a repository a model needs. */
 
 import { parseSplitName } from '../../../native/formats/gguf-split.ts';
+import { hfWeightFiles } from '../../../native/formats/hf-folder.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import { nearest } from '../../../spec/nearest.ts';
 import type { HubRepository } from '../parse-source.ts';
@@ -26,10 +27,11 @@ export function chooseFiles(
     throw choiceError(repository, `nothing matches ${include.join(', ')}`, files);
   }
   if (repository.file !== undefined) return chooseNamed(repository, repository.file, files);
-  const weights = files.filter((file) => file.path.endsWith('.safetensors') && !otherFormats.test(file.path));
-  if (weights.length > 0) {
+  const paths = files.map((file) => file.path);
+  const weights = new Set(hfWeightFiles(paths).filter((path) => !otherFormats.test(path)));
+  if (weights.size > 0) {
     return files.filter(
-      (file) => weights.includes(file) || (companions.test(file.path) && !otherFormats.test(file.path)),
+      ({ path }) => weights.has(path) || (companions.test(path) && !otherFormats.test(path)),
     );
   }
   const models = files.filter((file) => file.path.endsWith('.gguf'));

@@ -42,6 +42,20 @@ describe('a Hugging Face folder', () => {
     expect(summary.supported_by_native).toContain('GGUF');
   });
 
+  test('weights that lie there a second time, in the format of Mistral, are not counted', () => {
+    writeTinyHfFolder(folder);
+    const once = readHfFolder(folder).summary;
+    const copy = safetensorsBytes({ 'tok_embeddings.weight': [10, 64], 'norm.weight': [64] });
+    writeFileSync(join(folder, 'consolidated.safetensors'), copy);
+    const { files, summary } = readHfFolder(folder);
+    expect(files.map(({ path }) => path)).toEqual([join(folder, 'model.safetensors')]);
+    expect(summary).toEqual(once);
+    unlinkSync(join(folder, 'model.safetensors'));
+    expect(readHfFolder(folder).files.map(({ path }) => path)).toEqual([
+      join(folder, 'consolidated.safetensors'),
+    ]);
+  });
+
   test('everything that is missing is named at once', () => {
     writeFileSync(join(folder, 'pytorch_model.bin'), 'x');
     const error = failure(() => readHfFolder(folder));
