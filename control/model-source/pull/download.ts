@@ -44,7 +44,10 @@ export interface DownloadOptions extends HttpOptions {
   /** Name in events. */
   label: string;
   on_event: PullListener;
-  /** Looks at the whole file before it is renamed; throws where it is not what was wanted. */
+  /**
+   * Looks at the whole file before it is renamed; throws where it is not what was wanted. The error is a note where the
+   * file has the SHA-256 that was expected: it is the right one, for an engine that knows more formats than we.
+   */
   inspect?: (path: string) => void;
 }
 
@@ -352,8 +355,13 @@ class Download {
     try {
       inspect?.(this.#partial);
     } catch (error) {
-      await this.#discard();
-      throw error;
+      if (this.#verifiedBy() !== 'sha256') {
+        await this.#discard();
+        throw error;
+      }
+      this.#note(
+        `kept, since its checksum is right, but hpcserve cannot read it: ${(error as Error).message}`,
+      );
     }
     await moveIntoPlace(this.#partial, target);
     await rm(this.#sidecar, { force: true });

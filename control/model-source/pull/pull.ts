@@ -60,7 +60,8 @@ type EqualFiles = [AbsentFile, ...AbsentFile[]];
 
 /**
  * Throws E_MODEL_SOURCE, E_MODEL_PULL, E_MODEL_PULL_NETWORK, E_MODEL_PULL_BUSY, E_MODEL_CHECKSUM,
- * E_MODEL_DISK, E_FILE_EXISTS, and the format readers' errors where what arrived is no model.
+ * E_MODEL_DISK, E_FILE_EXISTS, and the format readers' errors where what arrived is no model and no SHA-256 says that
+ * it is the right file.
  */
 export async function pullModel(options: PullOptions): Promise<PullResult> {
   const source = parseModelSource(options.source);

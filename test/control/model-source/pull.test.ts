@@ -333,6 +333,20 @@ describe('from a hub', () => {
     );
   });
 
+  test('a model of a kind that our reader does not know is kept where its SHA-256 is right', async () => {
+    const model = Buffer.from(await addGguf());
+    const name = 'output_norm.weight';
+    // Behind the name of a tensor of one dimension: their number, the dimension and the type.
+    model.writeUInt32LE(9999, model.indexOf(name) + name.length + 4 + 8);
+    hub.addRepository('org/newer', commit, { 'newer.gguf': { content: model, linked_etag: sha256(model) } });
+    const result = await pull('hf:org/newer');
+    expect(readFileSync(result.files[0]!.path).equals(model)).toBe(true);
+    expect(notes().join()).toContain('unknown type 9999');
+    hub.files.set('/newer.gguf', { content: model });
+    expect((await failure(pull(`${hub.origin}/newer.gguf`))).code).toBe('E_MODEL_TENSOR_TYPE');
+    expect(existsSync(join(folder, 'newer.gguf'))).toBe(false);
+  });
+
   test('wrong content behind a right listing is refused', async () => {
     const model = await addGguf();
     const damaged = Buffer.from(model);
