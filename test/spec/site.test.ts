@@ -39,6 +39,12 @@ test('the shipped sites are there and fit', () => {
   for (const name of siteNames) expect(shippedSite(name).name).toBe(name);
 });
 
+test('the GPUs of LUMI have all cores that jobs get there, and no more', () => {
+  for (const { cpus, devices } of shippedSite('lumi').node_kinds) {
+    expect(cpus).toBe(devices.reduce((sum, { count, cores }) => sum + count * (cores ?? 0), 0));
+  }
+});
+
 test('a minimal site has the documented defaults', () => {
   const site = siteSchema.parse(minimal);
   expect(site.state_dir).toBe('~/.hpcserve');

@@ -10,7 +10,7 @@
 #SBATCH --open-mode=append
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=63
+#SBATCH --cpus-per-task=56
 #SBATCH --gpus-per-node=8
 #SBATCH --time=24:00:00
 #SBATCH --partition=standard-g
@@ -63,7 +63,7 @@ srun \
   --nodes=2 \
   --ntasks=2 \
   --ntasks-per-node=1 \
-  --cpus-per-task=63 \
+  --cpus-per-task=56 \
   --mpi=none \
   --kill-on-bad-exit=1 \
   --wait=0 \
