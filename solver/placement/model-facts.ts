@@ -105,3 +105,8 @@ export function shapeOf(model: PlacementModel): ModelShape | undefined {
     throw error;
   }
 }
+
+/** Its keys and values are one latent vector a token and layer, of which each device of a layer holds all. */
+export function hasLatentKv(model: PlacementModel): boolean {
+  return shapeOf(model)?.latent !== undefined;
+}

@@ -8,6 +8,7 @@ import {
 } from '../../spec/plan.ts';
 import { type EngineDefaults, nativeDefaults } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
+import { hasLatentKv } from './model-facts.ts';
 import type { StageShare } from './stage-plan.ts';
 
 export interface UnitMemory {
@@ -100,9 +101,9 @@ interface SizedPart {
 
 /**
  * Sizes a replica for a device: weights and KV are divided evenly over its devices (key-value heads no further
- * than there are), or as its stages are cut; then the one that needs most counts. The least it must hold is the
- * weights, the margin, and KV for one sequence: of the length asked for, else of what the model was trained for, at
- * most 8192.
+ * than there are, and latent vectors over stages alone), or as its stages are cut; then the one that needs most
+ * counts. The least it must hold is the weights, the margin, and KV for one sequence: of the length asked for, else of
+ * what the model was trained for, at most 8192.
  *
  * On GPUs a wrapped engine has all of its share: what weights and working memory leave is KV, and sequences may be as
  * long as the model was trained for, as far as that KV holds one. Elsewhere KV is what sequences need.
@@ -173,15 +174,14 @@ function partsOf(
   settings: PlacementSettings,
 ): SizedPart[] {
   const n_layer = model.summary?.n_layer ?? pipeline;
+  const kvParts = hasLatentKv(model) ? 1 : Math.min(tensor, model.summary?.n_head_kv ?? tensor);
   const even: StageShare = {
     weight_bytes: arena_bytes ?? weight_bytes / (tensor * pipeline),
     layers: n_layer / pipeline,
   };
   return (shares ?? [even]).map(({ weight_bytes: weights, layers }) => ({
     weights,
-    kv_per_token:
-      ((layers / n_layer) * kvBytesPerToken(engine, model, precision)) /
-      Math.min(tensor, model.summary?.n_head_kv ?? tensor),
+    kv_per_token: ((layers / n_layer) * kvBytesPerToken(engine, model, precision)) / kvParts,
     margin: settings.margin_fixed_bytes + settings.margin_weight_fraction * weights + programs_bytes,
   }));
 }

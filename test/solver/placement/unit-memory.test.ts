@@ -88,6 +88,61 @@ describe('a wrapped engine on a GPU', () => {
   });
 });
 
+describe('latent attention', () => {
+  const config = {
+    model_type: 'deepseek_v2',
+    num_hidden_layers: 27,
+    hidden_size: 2048,
+    num_attention_heads: 16,
+    num_key_value_heads: 16,
+    vocab_size: 102_400,
+    intermediate_size: 10_944,
+    max_position_embeddings: 163_840,
+    kv_lora_rank: 512,
+    qk_rope_head_dim: 64,
+  };
+  const kv_bytes_per_token = 2 * 27 * (512 + 64);
+  const lite = llama('m', '8b');
+  const summary = {
+    ...lite.summary!,
+    architecture: 'deepseek_v2',
+    n_layer: 27,
+    n_embd: 2048,
+    n_head: 16,
+    n_head_kv: 16,
+    n_ctx_train: 163_840,
+    kv_bytes_per_token,
+  };
+  const model: PlacementModel = {
+    ...lite,
+    weight_bytes: 31.4e9,
+    kv_bytes_per_token,
+    trained_context_tokens: 163_840,
+    summary,
+  };
+  const a10: DeviceOffer = { kind: 'gpu', model: 'A10', count: 2, memory_bytes: 24e9 };
+
+  it.each([
+    ['its config', { ...model, config }],
+    ['the headers of its files', model],
+  ])('is known by %s, and has its KV whole on each device of a layer', (_, known) => {
+    const memory = sized(known, 'vllm', a10, 2);
+    expect(memory.kv_bytes).toBe(memory.kv_tokens * kv_bytes_per_token);
+    // Less than the model was trained for: an engine that is not told so does not start.
+    expect(memory.kv_tokens).toBeLessThan(163_840);
+    expect(memory.context_told).toBe(true);
+    expect(memory.context_tokens).toBeLessThanOrEqual(memory.kv_tokens);
+  });
+
+  it('has its KV divided over the stages of a pipeline', () => {
+    const split = { pipeline: 3, weight_bytes: 31.4e9, precision: 'bf16', programs_bytes: 0 };
+    const memory = sizeUnit(model, 'vllm', a10, { ...split, tensor: 2 }, defaultPlacementSettings);
+    expect(memory).not.toHaveProperty('because');
+    const { kv_bytes, kv_tokens } = memory as UnitMemory;
+    expect(kv_bytes).toBe((kv_tokens * kv_bytes_per_token) / 3);
+  });
+});
+
 describe('engines that reserve memory for whole sequences', () => {
   it('have at most 8192 tokens of context unless asked, and KV for their sequences', () => {
     const model = { ...gguf('m', '8b'), trained_context_tokens: 131_072 };
