@@ -48,7 +48,7 @@ export function readHuggingFaceConfig(config: unknown, name: string): HuggingFac
       head_dim: configNumber(keys, 'head_dim', 'kv_channels') ?? Math.floor(n_embd / n_head),
       n_ff: feedForward(keys, n_embd),
       n_vocab,
-      n_ctx_train: configNumber(keys, 'max_position_embeddings', 'n_positions', 'seq_length') ?? 0,
+      n_ctx_train: trainedContext(keys),
       experts: expertsOf(keys),
       sliding_window:
         keys.use_sliding_window === false
@@ -57,6 +57,23 @@ export function readHuggingFaceConfig(config: unknown, name: string): HuggingFac
       tied_embeddings: typeof tied === 'boolean' ? tied : undefined,
     },
   };
+}
+
+/** The spellings that vLLM knows; 0 where there is none of them. */
+function trainedContext(keys: ConfigKeys): number {
+  return (
+    configNumber(
+      keys,
+      'max_position_embeddings',
+      'n_positions',
+      'max_seq_len',
+      'seq_length',
+      'model_max_length',
+      'max_sequence_length',
+      'max_seq_length',
+      'seq_len',
+    ) ?? 0
+  );
 }
 
 /** One for multi-query attention (Falcon 7B, StarCoder); Falcon's later architecture has groups. */

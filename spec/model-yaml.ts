@@ -264,7 +264,7 @@ const modelShape = z.strictObject({
     .min(16)
     .optional()
     .describe(
-      'Longest prompt plus answer, in tokens. Default: what the model was trained for, as far as memory allows; at most 8192 with native, llama.cpp and ollama, which reserve memory for it.',
+      'Longest prompt plus answer, in tokens. Default: what the model was trained for, as far as memory allows, or 8192 where its files do not say it; at most 8192 with native, llama.cpp and ollama, which reserve memory for it.',
     ),
   precision: z
     .string()

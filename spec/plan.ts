@@ -27,7 +27,7 @@ export interface PlacementModel {
   weight_bytes: number;
   /** KV-cache bytes of one token over all layers at 16 bits an element; see `kvBytesPerToken` of the solver. */
   kv_bytes_per_token: number;
-  /** What the model was trained for; bounds the default of `context_tokens`. */
+  /** What the model was trained for, 0 where its files do not say it; bounds the default of `context_tokens`. */
   trained_context_tokens: number;
   /** Whether the native engine computes this architecture and these tensor types. */
   native: { supported: true } | { supported: false; because: string };

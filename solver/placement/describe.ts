@@ -324,9 +324,10 @@ export function placementWarnings(
       warnings.push(
         `${name} on ${offer.node_kind}: ${offer.devices.model} is emulated by CPUs; predicted speeds are those of the device, measured ones say nothing about it`,
       );
-    if (model.spec.context_tokens !== undefined && model.spec.context_tokens > model.trained_context_tokens)
+    const { trained_context_tokens } = model;
+    if (trained_context_tokens > 0 && (model.spec.context_tokens ?? 0) > trained_context_tokens)
       warnings.push(
-        `${name}: context_tokens ${model.spec.context_tokens} is beyond the ${model.trained_context_tokens} the model was trained for`,
+        `${name}: context_tokens ${model.spec.context_tokens} is beyond the ${trained_context_tokens} the model was trained for`,
       );
   }
   for (const { predicted, node_kind } of planned.groups) {

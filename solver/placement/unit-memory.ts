@@ -13,7 +13,10 @@ import type { StageShare } from './stage-plan.ts';
 
 export interface UnitMemory {
   context_tokens: number;
-  /** The engine is told so: model.yaml asks for it, or memory does not hold what the model was trained for. */
+  /**
+   * The engine is told so: model.yaml asks for it, memory does not hold what the model was trained for, or its files do
+   * not say what that is.
+   */
   context_told: boolean;
   /** KV tokens over all sequences; smaller than asked where memory ends first. */
   kv_tokens: number;
@@ -145,7 +148,11 @@ export function sizeUnit(
   const bytes_per_device = takesAll ? available : Math.min(available, Math.ceil(most(kv_tokens)));
   const memory: UnitMemory = {
     context_tokens: context,
-    context_told: spec.context_tokens !== undefined || context < model.trained_context_tokens,
+    // An engine to whom the files say nothing either would take a length of its own.
+    context_told:
+      spec.context_tokens !== undefined ||
+      model.trained_context_tokens === 0 ||
+      context < model.trained_context_tokens,
     kv_tokens,
     kv_tokens_wanted: wanted,
     kv_bytes,
@@ -163,8 +170,13 @@ export function memoryShare(bytes: number, device_memory_bytes: number): number 
 }
 
 /** Tokens of the one sequence that a replica must hold at least. */
-export function leastContext({ spec, trained_context_tokens }: PlacementModel): number {
-  return spec.context_tokens ?? Math.min(trained_context_tokens, context_tokens_default);
+export function leastContext(model: PlacementModel): number {
+  return model.spec.context_tokens ?? Math.min(trainedContext_tokens(model), context_tokens_default);
+}
+
+/** What the model was trained for; the default where its files do not say it. */
+function trainedContext_tokens({ trained_context_tokens }: PlacementModel): number {
+  return trained_context_tokens > 0 ? trained_context_tokens : context_tokens_default;
 }
 
 function partsOf(
@@ -191,15 +203,12 @@ function part_bytes({ weights, margin, kv_per_token }: SizedPart, tokens: number
 }
 
 /** @param room KV tokens there is memory for */
-function contextOf(
-  { spec, trained_context_tokens }: PlacementModel,
-  engine: ResolvedEngine,
-  room: number,
-): number {
-  if (spec.context_tokens !== undefined) return spec.context_tokens;
-  const bounded = Math.min(trained_context_tokens, context_tokens_default);
+function contextOf(model: PlacementModel, engine: ResolvedEngine, room: number): number {
+  if (model.spec.context_tokens !== undefined) return model.spec.context_tokens;
+  const trained = trainedContext_tokens(model);
+  const bounded = Math.min(trained, context_tokens_default);
   if (reserving.has(engine)) return bounded;
-  if (room >= trained_context_tokens) return trained_context_tokens;
+  if (room >= trained) return trained;
   return Math.max(bounded, Math.floor(room / context_step_tokens) * context_step_tokens);
 }
 

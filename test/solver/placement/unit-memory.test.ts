@@ -88,6 +88,25 @@ describe('a wrapped engine on a GPU', () => {
   });
 });
 
+describe('a model whose files do not say what it was trained for', () => {
+  const unknown = (model: PlacementModel): PlacementModel => ({ ...model, trained_context_tokens: 0 });
+
+  it.each([
+    ['GPUs', unknown(llama('m', '8b')), gpus('H100', 80, 1)],
+    ['CPUs', unknown(gguf('m', '8b')), cpus('Xeon-8480+', 1, [])],
+  ])('has the default context on %s, and its engine is told so', (_, model, offer) => {
+    const plan = place(ask([model], [offer]));
+    expect(plan.unplaced).toEqual([]);
+    expect(plan.launches[0]!.units[0]).toMatchObject({ context_tokens: 8192, context_told: true });
+  });
+
+  it('is not said to be asked for more', () => {
+    const model = unknown(llama('m', '8b', { context_tokens: 4096 }));
+    const { warnings } = place(ask([model], [gpus('H100', 80, 1)]));
+    expect(warnings.join()).not.toContain('trained for');
+  });
+});
+
 describe('latent attention', () => {
   const config = {
     model_type: 'deepseek_v2',
