@@ -35,7 +35,8 @@ export function findDevice(name: string, overrides: DeviceOverrides = {}): Devic
  * The catalog's device of that name, if it has one; of several the name stands for, the one with this much
  * memory: `A100` of 40 GB is another device than `A100` of 80 GB. Beyond what `findDevice` knows, a name may go
  * on after a known one (`A100-SXM-64GB`), and a processor's may be the kernel's
- * (`Intel(R) Xeon(R) Platinum 8480+`). Words count whole: `A1000` is no A100.
+ * (`Intel(R) Xeon(R) Platinum 8480+`). Words count whole: `A1000` is no A100. A GPU's name that is only the beginning
+ * of known ones is none of them where none has about this much memory: products of two generations begin alike.
  */
 export function deviceNamed(name: string, memory_bytes?: number): DeviceSpec | undefined {
   const found = matches(name)[0];
@@ -44,7 +45,9 @@ export function deviceNamed(name: string, memory_bytes?: number): DeviceSpec | u
   if (first === undefined || key === undefined || memory_bytes === undefined) return first;
   const near = (device: DeviceSpec): boolean =>
     Math.abs(device.memory_bytes - memory_bytes) <= 0.08 * device.memory_bytes;
-  return near(first) ? first : (variantsOf(key).find(near) ?? first);
+  const fitting = near(first) ? first : variantsOf(key).find(near);
+  if (fitting === undefined && first.kind === 'gpu' && !namesOf(first).includes(fold(key))) return undefined;
+  return fitting ?? first;
 }
 
 /** The most words a name begins with that are the whole of a known name. */

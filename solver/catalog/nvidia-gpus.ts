@@ -46,6 +46,7 @@ const rows: readonly DeviceRow[] = [
   { name: 'V100-PCIE-32GB', family: 'volta', tflops: { fp32: 14, fp16: 112 }, memory_gb: 32, bandwidth_gb_per_s: 900, link: pcie3, tdp_w: 250, cc: '7.0', source: sheets.v100 },
   { name: 'T4', aliases: ['Tesla T4'], family: 'turing', tflops: { fp32: 8.1, fp16: 65, int8: 130 }, memory_gb: 16, bandwidth_gb_per_s: 320, link: pcie3, tdp_w: 70, cc: '7.5', source: sheets.t4 },
   { name: 'RTX-8000', aliases: ['Quadro RTX 8000'], family: 'turing', tflops: { fp32: 16.3, fp16: 130.5, int8: 261 }, memory_gb: 48, bandwidth_gb_per_s: 672, link: pcie3, tdp_w: 260, cc: '7.5', source: sheets.turing },
+  { name: 'Quadro-RTX-6000', aliases: ['RTX 6000'], family: 'turing', tflops: { fp32: 16.3, fp16: 130.5, int8: 261 }, memory_gb: 24, bandwidth_gb_per_s: 672, link: pcie3, tdp_w: 260, cc: '7.5', source: sheets.turing },
   { name: 'A100-SXM4-40GB', aliases: ['A100-40GB'], family: 'ampere', tflops: { fp32: 19.5, fp16: 312, bf16: 312, int8: 624 }, memory_gb: 40, bandwidth_gb_per_s: 1555, link: ['NVLink 3', 300, 8], tdp_w: 400, cc: '8.0', source: sheets.a100 },
   { name: 'A100-SXM4-80GB', aliases: ['A100', 'A100-80GB', 'NVIDIA A100-SXM4-80GB'], family: 'ampere', tflops: { fp32: 19.5, fp16: 312, bf16: 312, int8: 624 }, memory_gb: 80, bandwidth_gb_per_s: 2039, link: ['NVLink 3', 300, 8], tdp_w: 400, cc: '8.0', source: sheets.a100 },
   { name: 'A100-PCIE-40GB', family: 'ampere', tflops: { fp32: 19.5, fp16: 312, bf16: 312, int8: 624 }, memory_gb: 40, bandwidth_gb_per_s: 1555, link: pcie4, tdp_w: 250, cc: '8.0', source: sheets.a100 },

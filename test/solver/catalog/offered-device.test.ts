@@ -29,6 +29,11 @@ describe('GPUs a site offers', () => {
     ['NVIDIA H100 80GB HBM3', 80, 'H100-SXM5-80GB'],
     ['AMD Instinct MI250X', 64, 'MI250X-GCD'],
     ['P100', 16, 'P100-PCIE-16GB'],
+    ['rtx_6000', 24, 'Quadro-RTX-6000'],
+    ['Quadro RTX 6000', 24, 'Quadro-RTX-6000'],
+    ['rtx_6000', 48, 'RTX-6000-Ada'],
+    ['NVIDIA RTX 6000 Ada Generation', 48, 'RTX-6000-Ada'],
+    ['A100 PCIe', 40, 'A100-PCIE-40GB'],
   ])('%s of %i GB is %s, with the memory that is offered', (model, memory, name) => {
     const { device, known, note } = offeredDevice(gpu(model, memory), x86);
     expect(device.name).toBe(name);
@@ -50,6 +55,16 @@ describe('GPUs a site offers', () => {
     const large = offeredDevice(gpu('Zeta-9', 1000), x86);
     expect(large.known).toBe('estimated');
     expect(large.note).not.toContain('nearest');
+  });
+
+  it('whose names are the beginning of known ones with other memory are not taken for these', () => {
+    const { device, known } = offeredDevice(gpu('RTX PRO', 24), x86);
+    expect(known).toBe('estimated');
+    expect(device.compute_capability).toBeUndefined();
+    expect(offeredDevice(gpu('RTX PRO', 96), x86)).toMatchObject({
+      known: 'catalog',
+      device: { family: 'blackwell-gddr' },
+    });
   });
 
   it('take the figures a site gives', () => {
