@@ -42,15 +42,25 @@ export function survivalOf(
 export function shareAtLeast(least: number, replicas: number, p: number): number {
   if (least <= 0) return 1;
   if (least > replicas) return 0;
-  // Binomial tail, term by term from none.
-  let term = (1 - p) ** replicas;
-  if (p === 1) return 1;
-  let below = 0;
-  for (let alive = 0; alive < least; alive++) {
-    below += term;
-    term *= ((replicas - alive) / (alive + 1)) * (p / (1 - p));
+  if (p <= 0) return 0;
+  if (p >= 1) return 1;
+  // The shorter sum, by its logarithms: a first term such as 0.03²⁵⁰ is below what a double holds.
+  const isUpper = replicas - least < least;
+  const [from, to] = isUpper ? [least, replicas] : [0, least - 1];
+  let log = logOfExactly(from, replicas, p);
+  let sum = 0;
+  for (let alive = from; alive <= to; alive++) {
+    sum += Math.exp(log);
+    log += Math.log((replicas - alive) / (alive + 1)) + Math.log(p) - Math.log1p(-p);
   }
-  return Math.min(1, Math.max(0, 1 - below));
+  return Math.min(1, Math.max(0, isUpper ? sum : 1 - sum));
+}
+
+/** Logarithm of the probability that exactly `alive` of them are there; `p` is between 0 and 1. */
+function logOfExactly(alive: number, replicas: number, p: number): number {
+  let log = alive * Math.log(p) + (replicas - alive) * Math.log1p(-p);
+  for (let chosen = 1; chosen <= alive; chosen++) log += Math.log((replicas - alive + chosen) / chosen);
+  return log;
 }
 
 /**
