@@ -140,7 +140,7 @@ function offerOf(
     ? {
         nodes_total: nodeNames(usable).size,
         nodes_idle: nodeNames(open.filter((group) => group.states.includes('idle'))).size,
-        free: freeSpace(site, kind, device, open),
+        free: freeSpace(site, kind, device, takingNodes(site, kind, live, open)),
       }
     : { nodes_total: kind.count ?? (site.kind === 'local' ? 1 : Number.MAX_SAFE_INTEGER) };
   const agents = site.kind === 'local' ? (kind.count ?? 1) : 1;
@@ -178,9 +178,7 @@ function offerOf(
         ? { emulated_step_ms: device.emulated_step_ms }
         : {}),
     },
-    ...(givenWhole(site, kind, live?.partitions.filter(({ name }) => partitions.includes(name)) ?? [])
-      ? { whole_nodes: true as const }
-      : {}),
+    ...(areGivenWhole(site, kind, live) ? { whole_nodes: true as const } : {}),
     interconnect: kind.interconnect,
     ...(site.network.private_fabric ? { private_fabric: true as const } : {}),
     engines: enginesOf(site, device, environment, kind.isa),
@@ -203,21 +201,36 @@ const unusable = new Set([
   'maint',
 ]);
 
-/** What is free on idle and partly taken nodes; a node that several partitions show counts once. */
+function areGivenWhole(site: SiteConfig, kind: NodeKind, live: LiveFacts | undefined): boolean {
+  const partitions = partitionsOf(site, kind, live);
+  return givenWhole(site, kind, live?.partitions.filter(({ name }) => partitions.includes(name)) ?? []);
+}
+
+/** Nodes on which a job begins now: idle ones, and partly taken ones where jobs do not get all of a node. */
+function takingNodes(
+  site: SiteConfig,
+  kind: NodeKind,
+  live: LiveFacts,
+  groups: readonly LiveNodes[],
+): LiveNodes[] {
+  const whole = areGivenWhole(site, kind, live);
+  return groups.filter(({ states }) => states.includes('idle') || (!whole && states.includes('mixed')));
+}
+
+/** What is free on nodes that take jobs; a node that several partitions show counts once. */
 function freeSpace(
   site: SiteConfig,
   kind: NodeKind,
   device: DeviceConfig,
-  usable: readonly LiveNodes[],
+  taking: readonly LiveNodes[],
 ): NodeSpace[] {
   const request = kind.gpu_request ?? slurmSettings(site).gpu_request;
   const seen = new Set<string>();
   const space: NodeSpace[] = [];
-  for (const group of usable) {
+  for (const group of taking) {
     const nodes = group.nodes.filter((node) => !seen.has(node));
     for (const node of nodes) seen.add(node);
-    const takes = group.states.includes('idle') || group.states.includes('mixed');
-    if (nodes.length === 0 || !takes) continue;
+    if (nodes.length === 0) continue;
     const cpus = Math.floor(group.cpu_counts.idle / group.nodes.length);
     const ofKind = (gres: LiveNodes['gres']): number =>
       gres
@@ -245,8 +258,8 @@ export function freeNodes(site: SiteConfig, kind: NodeKind, live: LiveFacts): Fr
   const [device] = devicesOf(site, kind, live);
   if (!device) return [];
   const seen = new Set<string>();
-  const usable = usableNodes(nodesOfKind(site, kind, live));
-  return openNodes(usable, reservationOf(site, kind)).flatMap((group) => {
+  const open = openNodes(usableNodes(nodesOfKind(site, kind, live)), reservationOf(site, kind));
+  return takingNodes(site, kind, live, open).flatMap((group) => {
     const nodes = group.nodes.filter((node) => !seen.has(node));
     for (const node of nodes) seen.add(node);
     // Nodes of a group are alike in what is free on them too.

@@ -1,6 +1,7 @@
 /** Sites that give whole nodes: what a plan leaves unused is said before it is paid for. */
 import { expect, it } from 'vitest';
-import { offersOf } from '../../../control/plan/site-offers.ts';
+import type { LiveNodes } from '../../../control/plan/live-facts.ts';
+import { freeNodes, offersOf } from '../../../control/plan/site-offers.ts';
 import { unusedDevices } from '../../../control/plan/whole-nodes.ts';
 import type { PlannedLaunch } from '../../../spec/plan.ts';
 import { type SiteConfig, siteSchema } from '../../../spec/site.ts';
@@ -45,4 +46,32 @@ it('the partition itself may do so, and a node kind may say that it is not so', 
   expect(warnings(site(), 1, true)).toHaveLength(1);
   const shared = { slurm: { exclusive: false } };
   expect(warnings(site({ defaults: { exclusive: true } }, shared), 1)).toEqual([]);
+});
+
+it('a node on which somebody has a job is not free where nodes are given whole', () => {
+  const node = (name: string, states: string[], used: number): LiveNodes => ({
+    partition: 'gpu',
+    nodes: [name],
+    states,
+    features: [],
+    gres: [{ name: 'gpu', type: 'a100', count: 4 }],
+    gres_used: [{ name: 'gpu', type: 'a100', count: used }],
+    cpus: 64,
+    cpu_counts: { idle: 48 },
+    memory_mb: 500_000,
+  });
+  const mixed = node('n1', ['mixed'], 1);
+  const spaceOf = (exclusive: boolean, ...nodes: LiveNodes[]) => {
+    const live = { nodes, partitions: [{ ...partition, exclusive }] };
+    const config = site();
+    const [offer] = offersOf(config, live, {});
+    const names = freeNodes(config, config.node_kinds[0]!, live);
+    return { free: offer!.free, names: names.map((free) => free.node) };
+  };
+  expect(spaceOf(true, mixed)).toEqual({ free: [], names: [] });
+  expect(spaceOf(true, mixed, node('n2', ['idle'], 0))).toEqual({
+    free: [{ nodes: 1, devices: 4, cpus: 48 }],
+    names: ['n2'],
+  });
+  expect(spaceOf(false, mixed)).toEqual({ free: [{ nodes: 1, devices: 3, cpus: 48 }], names: ['n1'] });
 });
