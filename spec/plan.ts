@@ -416,6 +416,7 @@ export type PlacementConstraint =
   | 'cpus_per_node'
   | 'parallel_unsupported'
   | 'tensor_divides_heads'
+  | 'tensor_divides_widths'
   | 'device_capability'
   | 'time_limit'
   | 'no_nodes'

@@ -1,5 +1,6 @@
 /** What placement counts with of a model: its load, and its shape as far as its files tell. */
 import { HpcserveError } from '../../spec/errors/error.ts';
+import { configPart, readHuggingFaceConfig } from '../../spec/hugging-face-config.ts';
 import {
   assumedWorkload,
   type EngineSeen,
@@ -109,4 +110,13 @@ export function shapeOf(model: PlacementModel): ModelShape | undefined {
 /** Its keys and values are one latent vector a token and layer, of which each device of a layer holds all. */
 export function hasLatentKv(model: PlacementModel): boolean {
   return shapeOf(model)?.latent !== undefined;
+}
+
+/** Rows and columns of weights that have one scale (FP8 as DeepSeek-V3 has it); empty where there are none. */
+export function weightBlock({ config, spec }: PlacementModel): readonly number[] {
+  if (config === undefined) return [];
+  const read = readHuggingFaceConfig(config, spec.name);
+  if ('wrong' in read) return [];
+  const block = configPart(read.keys, 'quantization_config').weight_block_size;
+  return Array.isArray(block) ? block.filter((side) => Number.isSafeInteger(side) && side > 0) : [];
 }

@@ -12,7 +12,7 @@ import { type EngineDefaults, engineDefaults } from '../catalog/engine-defaults.
 import type { ModelShape } from '../catalog/model-shape.ts';
 import { offeredDevice } from '../catalog/offered-device.ts';
 import { describeParsers } from './answer-parsers.ts';
-import { dividesHeads, nodesOf, staysOnNode, tensorDegrees } from './degrees.ts';
+import { dividesHeads, nodesOf, staysOnNode, tensorDegrees, undividedWidth } from './degrees.ts';
 import { chooseEngine } from './engine-choice.ts';
 import { hasSameDevices, type LentPart, lendersFor, linkBetween } from './lenders.ts';
 import { streamedStep } from './model-facts.ts';
@@ -325,12 +325,31 @@ function nodesTaken({ model, offer, engine, tensor }: WayToRun): number | Broken
       numbers: { engine, needed: deviceCount, available: devices.count },
     };
   }
-  if (dividesHeads(model, tensor)) return nodes;
-  const { n_head, n_head_kv } = model.summary!;
+  return undivided({ model, engine, tensor }) ?? nodes;
+}
+
+/** What the model has that its layers' devices cannot have equal parts of. */
+function undivided({
+  model,
+  engine,
+  tensor,
+}: Pick<WayToRun, 'model' | 'engine' | 'tensor'>): BrokenConstraint | undefined {
+  if (!dividesHeads(model, tensor)) {
+    const { n_head, n_head_kv } = model.summary!;
+    return {
+      constraint: 'tensor_divides_heads',
+      because: `tensor ${tensor} does not divide the ${n_head} heads (${n_head_kv} of keys and values) of ${model.architecture}`,
+      numbers: { engine, needed: tensor, available: n_head },
+    };
+  }
+  const found = undividedWidth(model, tensor);
+  if (found === undefined) return undefined;
+  const { width, of, block } = found;
+  const why = block === undefined ? '' : ` into whole blocks of ${block}, which have one scale each`;
   return {
-    constraint: 'tensor_divides_heads',
-    because: `tensor ${tensor} does not divide the ${n_head} heads (${n_head_kv} of keys and values) of ${model.architecture}`,
-    numbers: { engine, needed: tensor, available: n_head },
+    constraint: 'tensor_divides_widths',
+    because: `tensor ${tensor} does not divide the width ${width} of ${of} of ${model.architecture}${why}`,
+    numbers: { engine, needed: tensor * (block ?? 1), available: width },
   };
 }
 
