@@ -42,7 +42,7 @@ const nodes_max = 20_000;
 const share_units = 12;
 /** Replicas are added until the load is below this share of what they take: queues grow steeply above it. */
 const utilization_wanted = 0.85;
-/** Numbers of replicas listed for an option; above it they are taken in steps, with all complements. */
+/** Numbers of replicas listed for an option, about; above it they are taken in steps, with all complements. */
 const counts_max = 64;
 /** Devices of one kind the optimiser counts at most: a site config alone may not say how many there are. */
 const devices_max = 1_000_000;
@@ -186,9 +186,10 @@ function candidatesOf(
     return [{ units: share_units, candidates: model.options.flatMap((option) => byWorkload(option, asked)) }];
   const all = model.replicas;
   const stable = Math.min(all, model.stable_replicas);
+  const filling = fillingNumbers(model.options, asked);
   const fixed = (replicas: number, options: readonly PlacementOption[]): Candidate[] =>
     options.flatMap((option) =>
-      (model.mix ? [model.mix.get(option.offer.node_kind) ?? 0] : numbersUpTo(replicas))
+      (model.mix ? [model.mix.get(option.offer.node_kind) ?? 0] : numbersUpTo(replicas, filling))
         .filter((number) => number > 0)
         .map((number) => ({ option, replicas: number, share: number / all, units: number })),
     );
@@ -200,13 +201,32 @@ function candidatesOf(
   ];
 }
 
-/** All numbers up to `most`, or of large ones every so many and what these leave. */
-function numbersUpTo(most: number): number[] {
+/**
+ * All numbers up to `most`; of large ones every so many, those below the first of these, what fills a type of devices,
+ * and what each of them leaves: a plan that takes every device has such numbers.
+ */
+function numbersUpTo(most: number, filling: readonly number[]): number[] {
   const step = Math.ceil(most / counts_max);
   const numbers = new Set<number>();
-  for (let number = step; number <= most; number += step) numbers.add(number).add(most - number);
+  const add = (number: number): void => void numbers.add(number).add(most - number);
+  for (let number = step; number <= most; number += step) add(number);
+  for (let number = 1; number < step; number++) add(number);
+  for (const number of filling) if (number < most) add(number);
   numbers.add(most).delete(0);
   return [...numbers].sort((a, b) => a - b);
+}
+
+/** Replicas that take all devices of a type, by each of the options. */
+function fillingNumbers(
+  options: readonly PlacementOption[],
+  { question, counts, sharing = false }: AllocationQuestion,
+): number[] {
+  const types = deviceTypes(question);
+  const taken = sharing ? partsTaken : devicesTaken;
+  return options.map((option) => {
+    const type = deviceTypeIndex(option.offer, types);
+    return Math.floor((counts?.[type] ?? types[type]!.count) / taken(option, question) + 1e-9);
+  });
 }
 
 /** For each share of the requests: the fewest replicas that keep up, and some more that answer faster. */

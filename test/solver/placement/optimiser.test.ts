@@ -71,6 +71,17 @@ describe('placement by the optimiser', () => {
     expect(where(plan, 'free')).toEqual({ gh200: 4 });
   });
 
+  it('finds numbers of replicas above 64 that leave no device free', () => {
+    const one = { devices: { kind: 'gpu', model: 'A100', count: 1, memory_bytes: 40 * gib } } as const;
+    const many = model('many', 20, { replicas: 100 });
+    const bound = model('bound', 10, { replicas: 1, devices: { node_kinds: ['a'] } });
+    const plan = place(ask([many, bound], [gpus('a', 40, 34, one), gpus('b', 40, 67, one)]));
+    expect(plan.unplaced).toEqual([]);
+    expect(where(plan, 'many')).toEqual({ a: 33, b: 67 });
+    expect(where(plan, 'bound')).toEqual({ a: 1 });
+    expect(plan.search.status).not.toBe('first_fit');
+  });
+
   it('leaves running replicas where they are, and moves them where that gains a full KV cache', () => {
     const asked = model('m', 10, { replicas: 4 });
     const kinds = [gpus('a100', 40, 1), gpus('gh200', 96, 1)];
