@@ -108,6 +108,8 @@ export interface AllocationQuestion {
   costOf: OptionCost;
   /** Devices there are by type, where fewer can be used than there are. */
   counts?: readonly number[];
+  /** Absent: only pools are bounded. */
+  memberLimits?: MemberLimits | undefined;
   /** Native models may share devices. */
   sharing?: boolean;
   /** Devices do not suffice for all load: models with `replicas: auto` may get fewer than they need. */
@@ -141,6 +143,63 @@ export function deviceTypeIndex(offer: NodeKindOffer, types: readonly DeviceType
   return types.findIndex(({ offers }) => offers.includes(offer));
 }
 
+/** Whether a pool has nodes that are not of this kind. */
+export function isSmallMember({ pool, nodes_total }: NodeKindOffer): boolean {
+  return pool !== undefined && nodes_total < pool.nodes;
+}
+
+/**
+ * Devices that a model may have of kinds with fewer nodes than their pools, by the model's name, where it has a choice
+ * of kinds: at first what models leave which can be nowhere else. The optimiser counts devices of pools, whichever
+ * member they are taken by.
+ */
+export type MemberLimits = ReadonlyMap<string, Map<NodeKindOffer, number>>;
+
+export function limitsOfMembers(
+  models: readonly ModelDemand[],
+  question: PlacementQuestion,
+): MemberLimits | undefined {
+  const members = question.node_kinds.filter(isSmallMember);
+  if (members.length === 0) return undefined;
+  const left = members.map((offer) => {
+    const bound = models.reduce((sum, model) => sum + boundDevices(model, offer, question), 0);
+    return [offer, Math.max(0, Math.floor(offer.nodes_total * offer.devices.count - bound))] as const;
+  });
+  return new Map(models.map(({ name }) => [name, new Map(left)]));
+}
+
+/** Devices of a kind that a model takes at least, since it can be nowhere else, or its stable replicas cannot. */
+function boundDevices(
+  { options, replicas, stable_replicas }: ModelDemand,
+  offer: NodeKindOffer,
+  question: PlacementQuestion,
+): number {
+  const stable = options.filter((option) => option.offer.tier === 'stable');
+  const areAllHere = (some: readonly PlacementOption[]): boolean =>
+    some.length > 0 && some.every((option) => option.offer === offer);
+  const least = areAllHere(options) ? (replicas === 'auto' ? 1 : replicas) : 0;
+  const leastStable = areAllHere(stable) ? stable_replicas : 0;
+  if (Math.max(least, leastStable) === 0) return 0;
+  const own = options.filter((option) => option.offer === offer);
+  return Math.max(least, leastStable) * Math.min(...own.map((option) => devicesTaken(option, question)));
+}
+
+/** Those that keep to the limits, where there is a choice of kinds. */
+function withinLimits(
+  name: string,
+  candidates: readonly Candidate[],
+  { question, memberLimits }: AllocationQuestion,
+): Candidate[] {
+  const [first] = candidates;
+  const isBound = candidates.every(({ option }) => option.offer === first?.option.offer);
+  const limits = memberLimits?.get(name);
+  if (limits === undefined || isBound) return [...candidates];
+  return candidates.filter(({ option, replicas }) => {
+    const limit = limits.get(option.offer);
+    return limit === undefined || replicas * devicesTaken(option, question) <= limit;
+  });
+}
+
 /** The problem, and what is behind each of its options. */
 function problemOf(models: readonly ModelDemand[], asked: AllocationQuestion): Listed {
   const { question, costOf, sharing = false } = asked;
@@ -152,7 +211,7 @@ function problemOf(models: readonly ModelDemand[], asked: AllocationQuestion): L
   const shares: number[] = [];
   for (const model of models)
     for (const { units, candidates: listed } of candidatesOf(model, asked)) {
-      candidates.push(listed);
+      candidates.push(withinLimits(model.name, listed, asked));
       shares.push(units);
     }
   const costs = candidates.map((each) =>
@@ -186,7 +245,7 @@ function candidatesOf(
     return [{ units: share_units, candidates: model.options.flatMap((option) => byWorkload(option, asked)) }];
   const all = model.replicas;
   const stable = Math.min(all, model.stable_replicas);
-  const filling = fillingNumbers(model.options, asked);
+  const filling = fillingNumbers(model, asked);
   const fixed = (replicas: number, options: readonly PlacementOption[]): Candidate[] =>
     options.flatMap((option) =>
       (model.mix ? [model.mix.get(option.offer.node_kind) ?? 0] : numbersUpTo(replicas, filling))
@@ -218,14 +277,18 @@ function numbersUpTo(most: number, filling: readonly number[]): number[] {
 
 /** Replicas that take all devices of a type, by each of the options. */
 function fillingNumbers(
-  options: readonly PlacementOption[],
-  { question, counts, sharing = false }: AllocationQuestion,
+  { name, options }: ModelDemand,
+  { question, counts, memberLimits, sharing = false }: AllocationQuestion,
 ): number[] {
   const types = deviceTypes(question);
   const taken = sharing ? partsTaken : devicesTaken;
   return options.map((option) => {
     const type = deviceTypeIndex(option.offer, types);
-    return Math.floor((counts?.[type] ?? types[type]!.count) / taken(option, question) + 1e-9);
+    const count = Math.min(
+      counts?.[type] ?? types[type]!.count,
+      memberLimits?.get(name)?.get(option.offer) ?? Number.POSITIVE_INFINITY,
+    );
+    return Math.floor(count / taken(option, question) + 1e-9);
   });
 }
 

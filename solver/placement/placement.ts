@@ -19,6 +19,9 @@ import {
   devicesTaken,
   deviceTypeIndex,
   deviceTypes,
+  isSmallMember,
+  limitsOfMembers,
+  type MemberLimits,
   type ModelDemand,
 } from './allocation.ts';
 import { checkPlacement } from './check.ts';
@@ -214,10 +217,11 @@ function optimise(
     const sharing = way === 'shared';
     const types = deviceTypes(inputs.question);
     const counts = types.map(({ count }) => count);
+    const memberLimits = sharing ? undefined : limitsOfMembers(demands, inputs.question);
     for (let round = 0; round < packing_rounds; round++) {
       const result = chooseAllocation(
         demands,
-        { ...inputs, counts, sharing, short: way === 'short' },
+        { ...inputs, counts, memberLimits, sharing, short: way === 'short' },
         limits,
       );
       nodes += result.nodes;
@@ -234,7 +238,8 @@ function optimise(
         return { packed, search: { status: proved ? 'optimal' : 'feasible', gap, nodes } };
       }
       if (sharing) break;
-      for (const { option, replicas } of packed.unplaced) {
+      for (const { model, option, replicas } of packed.unplaced) {
+        if (lowerLimit(memberLimits, packed, model, option!)) continue;
         const type = deviceTypeIndex(option!.offer, types);
         counts[type] = Math.max(0, counts[type]! - replicas * option!.device_count);
       }
@@ -243,12 +248,39 @@ function optimise(
   return repairs === undefined ? { because: 'does_not_fit', nodes } : { because: 'no_time', nodes, repairs };
 }
 
+/**
+ * A model with a choice of kinds may have no more of a pool's smaller member than found a node there.
+ * @returns whether it had more
+ */
+function lowerLimit(
+  limits: MemberLimits | undefined,
+  { placed }: Packed,
+  model: AskedModel,
+  option: PlacementOption,
+): boolean {
+  const own = limits?.get(model.demand.name);
+  const limit = own?.get(option.offer) ?? 0;
+  const devices = (placed.get(model)?.get(option)?.replicas ?? 0) * option.device_count;
+  if (own === undefined || devices >= limit) return false;
+  own.set(option.offer, devices);
+  return true;
+}
+
+/** Whether a model can be nowhere else than on a pool's smaller member: others go elsewhere where it has no room. */
+function isBoundToMember({ options }: AskedModel): boolean {
+  const [first] = options;
+  return (
+    first !== undefined && isSmallMember(first.offer) && options.every(({ offer }) => offer === first.offer)
+  );
+}
+
 function emptyPacking(question: PlacementQuestion): Packed {
   return { packing: new Packing(question), placed: new Map(), unplaced: [] };
 }
 
 /**
- * Replicas of many devices first: they need whole nodes. Within a model they are numbered in the order of its options.
+ * Replicas of many devices first: they need whole nodes; then those that can be nowhere else. Within a model they are
+ * numbered in the order of its options.
  */
 function pack(
   asked: readonly AskedModel[],
@@ -270,7 +302,11 @@ function pack(
       return { ...group, first, replicas };
     });
   });
-  groups.sort((a, b) => b.option.device_count - a.option.device_count);
+  groups.sort(
+    (a, b) =>
+      b.option.device_count - a.option.device_count ||
+      Number(isBoundToMember(b.model)) - Number(isBoundToMember(a.model)),
+  );
   for (const { model, option, allocated, first, replicas } of groups) {
     const used = new Map<PlacementOption, number>();
     let count = 0;

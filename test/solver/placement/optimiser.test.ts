@@ -82,6 +82,49 @@ describe('placement by the optimiser', () => {
     expect(plan.search.status).not.toBe('first_fit');
   });
 
+  describe('where a scavenger twin has more nodes than the stable kind', () => {
+    const pool = { id: 'stable+scav', nodes: 20 };
+    const kinds = [
+      gpus('a100', 80, 1, { node_kind: 'stable', pool }),
+      gpus('a100', 80, 20, { node_kind: 'scav', tier: 'scavenger', pool }),
+    ];
+
+    it('leaves the stable nodes to the model that needs them', () => {
+      const free = model('free', 26, { replicas: 8 });
+      const bound = model('bound', 16, { replicas: 4, tier: 'stable' });
+      const plan = place(ask([free, bound], kinds));
+      expect(plan.unplaced).toEqual([]);
+      expect(where(plan, 'bound')).toEqual({ stable: 4 });
+      expect(where(plan, 'free')).toEqual({ scav: 8 });
+      expect(plan.search.status).toBe('optimal');
+    });
+
+    it('leaves them what must be stable of a model that may be elsewhere, too', () => {
+      const free = model('free', 26, { replicas: 8 });
+      const some = model('some', 16, { replicas: 6, min_stable_replicas: 3 });
+      const plan = place(ask([free, some], kinds));
+      expect(plan.unplaced).toEqual([]);
+      expect(where(plan, 'some').stable).toBeGreaterThanOrEqual(3);
+      expect(plan.search.status).not.toBe('first_fit');
+    });
+
+    it('gives them to one of several models that would rather be there', () => {
+      const plan = place(ask([model('m', 26, { replicas: 4 }), model('n', 16, { replicas: 4 })], kinds));
+      expect(plan.unplaced).toEqual([]);
+      expect([where(plan, 'm'), where(plan, 'n')]).toEqual([{ stable: 4 }, { scav: 4 }]);
+      expect(plan.search.status).toBe('feasible');
+    });
+
+    it('gives them to those that can be nowhere else before all of these', () => {
+      const free = ['k', 'm'].map((name) => model(name, 26, { replicas: 2 }));
+      const bound = model('bound', 16, { replicas: 2, tier: 'stable' });
+      const plan = place(ask([...free, bound], kinds));
+      expect(plan.unplaced).toEqual([]);
+      expect(where(plan, 'bound')).toEqual({ stable: 2 });
+      expect([where(plan, 'k'), where(plan, 'm')]).toEqual([{ stable: 2 }, { scav: 2 }]);
+    });
+  });
+
   it('leaves running replicas where they are, and moves them where that gains a full KV cache', () => {
     const asked = model('m', 10, { replicas: 4 });
     const kinds = [gpus('a100', 40, 1), gpus('gh200', 96, 1)];
