@@ -75,7 +75,7 @@ export class ChatChoice {
     this.#entries.push(...entries);
     this.#token_ids.push(...event.token_ids);
     if (event.finish !== undefined)
-      this.#finishReason = this.#parser.tool_calls > 0 ? this.#endOfCalls : event.finish;
+      this.#finishReason = this.#endedByCalls(event.finish) ? this.#endOfCalls : event.finish;
     const delta = {
       ...(parsed.reasoning === '' ? {} : { reasoning_content: parsed.reasoning }),
       ...(parsed.content === '' ? {} : { content: parsed.content }),
@@ -106,6 +106,11 @@ export class ChatChoice {
       finish_reason: this.#finishReason,
       ...(withTokenIds ? { [continuation.token_ids]: this.#token_ids } : {}),
     };
+  }
+
+  /** A call that was cut off at the limit is none to be made: the answer ends by its length, as OpenAI's do. */
+  #endedByCalls(finish: NonNullable<TextEvent['finish']>): boolean {
+    return finish === 'stop' && this.#parser.tool_calls > 0;
   }
 
   get #endOfCalls(): string {

@@ -218,6 +218,33 @@ describe('chat completions, asked with the official client', () => {
     }
   });
 
+  it('tools: a call that is cut off ends the answer by its length', async () => {
+    const parameters = {
+      type: 'object',
+      properties: { a: { type: 'integer', minimum: 1000, maximum: 9999 }, b: { enum: ['first', 'second'] } },
+      required: ['a', 'b'],
+      additionalProperties: false,
+    };
+    const asked = {
+      model: 'qwen',
+      messages,
+      tools: [{ type: 'function' as const, function: { name: 'add', parameters } }],
+      tool_choice: 'required' as const,
+      parallel_tool_calls: false,
+      seed: 3,
+    };
+    const whole = await client.chat.completions.create({ ...asked, max_tokens: 300 });
+    expect(whole.choices[0]!.finish_reason).toBe('tool_calls');
+    // A few tokens before the end of the call, so that its name is out and its arguments are not.
+    const max_tokens = whole.usage!.completion_tokens - 6;
+    const cut = await client.chat.completions.create({ ...asked, max_tokens });
+    expect(cut.choices[0]!.finish_reason).toBe('length');
+    expect(cut.choices[0]!.message.tool_calls).toHaveLength(1);
+    // Not even the name is out.
+    const first = await client.chat.completions.create({ ...asked, max_tokens: 5 });
+    expect(first.choices[0]!.finish_reason).toBe('length');
+  });
+
   it('reasoning: a template that opens it, as reasoning_content; JSON binds only after it', async () => {
     const template = join(worker.folder, 'reasoning.jinja');
     writeFileSync(
