@@ -5,6 +5,7 @@ import type { BodyReader, JsonObject } from './body-reader.ts';
 import { answerLength_tokens, checkTextLength } from './limits.ts';
 import { readMessages } from './messages.ts';
 import { type ReasoningRequest, readReasoning, reasoningVariables } from './reasoning.ts';
+import { messagesForTemplate } from './template-messages.ts';
 import { readTools, type ToolRequest } from './tools.ts';
 
 /** What the template gets, apart from the time. */
@@ -74,7 +75,7 @@ export function renderChat(
   now_ms: number,
 ): RenderedChat {
   const { guard, template, vocabulary } = model.text!;
-  const asked: RenderOptions = { messages, ...options };
+  const asked: RenderOptions = { messages: messagesForTemplate(messages, template.source), ...options };
   if (tools) asked.tools = tools.definitions;
   const { value: guarded, masked } = guard.mask(asked);
   // Each of them becomes tokens of its own.
