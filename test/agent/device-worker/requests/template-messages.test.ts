@@ -55,3 +55,42 @@ test('a template that names developers gets them', () => {
     "{%- for m in messages %}{{- m.role + (' (developer)' if m.role == 'developer' else '') + ' ' }}{%- endfor %}";
   expect(rendered(own, instructions)).toBe('developer (developer) user ');
 });
+
+/** As Mistral-7B-Instruct-v0.3 and its successors have it, for calls and results. */
+const mistral = `{%- for m in messages %}
+{%- if m.tool_calls is defined %}{%- for call in m.tool_calls %}
+{%- if not call.id is defined or call.id|length != 9 %}{{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}{%- endif %}
+{{- '[TOOL_CALLS]' + call.function.name + ' ' + call.id }}{%- endfor %}
+{%- elif m.role == 'tool' %}
+{%- if not m.tool_call_id is defined or m.tool_call_id|length != 9 %}{{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}{%- endif %}
+{{- '[TOOL_RESULTS]' + m.tool_call_id + ' ' + m.content }}
+{%- else %}{{- '[INST]' + m.content + '[/INST]' }}{%- endif %}{%- endfor %}`;
+
+/** A conversation that went through two calls of tools with these ids. */
+function called(...ids: [string, string]): Json {
+  const call = (id: string) => ({ id, type: 'function', function: { name: 'add', arguments: '{"a": 1}' } });
+  return {
+    messages: [
+      { role: 'user', content: 'Add' },
+      { role: 'assistant', content: null, tool_calls: ids.map(call) },
+      ...ids.map((id, index) => ({ role: 'tool', tool_call_id: id, content: String(index) })),
+    ],
+  };
+}
+
+test("ids of calls have the nine characters that Mistral's templates ask for, and results keep to their calls", () => {
+  const ids = ['call_0123456789abcdef01234567', 'call_0123456789abcdef01234568'] as const;
+  const text = rendered(mistral, called(...ids));
+  const found = /^\[INST\]Add\[\/INST\]\[TOOL_CALLS\]add (\w{9})\[TOOL_CALLS\]add (\w{9})(.*)$/s.exec(text);
+  const [, first, second, results] = found ?? [];
+  expect(first).toMatch(/^[a-zA-Z0-9]{9}$/);
+  expect(second).not.toBe(first);
+  expect(results).toBe(`[TOOL_RESULTS]${first} 0[TOOL_RESULTS]${second} 1`);
+  expect(rendered(mistral, called(...ids))).toBe(text);
+});
+
+test('ids that a template takes as they are stay', () => {
+  expect(rendered(mistral, called('abcDEF123', 'abcDEF124'))).toContain('[TOOL_RESULTS]abcDEF123 0');
+  const free = "{%- for m in messages %}{{- m.tool_call_id or '' }}{%- endfor %}";
+  expect(rendered(free, called('call_1', 'call_2'))).toBe('call_1call_2');
+});
