@@ -105,7 +105,8 @@ function readRope(
   { head_dim, n_ctx_train }: HyperParameters,
   name: NativeArchitecture,
 ): RopeParameters {
-  const scaling = keys.text(`${name}.rope.scaling.type`, 'none');
+  // As libllama reads it: a factor of a file that names no type is one of linear scaling.
+  const scaling = keys.text(`${name}.rope.scaling.type`, 'linear');
   const factor =
     scaling === 'none'
       ? 1

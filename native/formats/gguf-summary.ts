@@ -37,7 +37,7 @@ export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {
   };
   const hindrance =
     wholeModelHindrance(summary, parts.length) ??
-    mathHindrance(keys.text(of('rope.scaling.type'), 'none'), hyper.head_dim, value_dim, tensors);
+    mathHindrance(keys.text(of('rope.scaling.type'), 'linear'), hyper.head_dim, value_dim, tensors);
   return { ...summary, supported_by_native: hindrance ?? true };
 }
 
