@@ -134,7 +134,7 @@ function planAttention(planner: Planner, model: Architecture, index: number): Pl
         planner.take(name('attn_v.bias'), 'vector', [n_head_kv * head_dim]),
       ])!,
     }),
-    ...(planner.has(name('attn_q_norm.weight')) && {
+    ...((planner.has(name('attn_q_norm.weight')) || planner.has(name('attn_k_norm.weight'))) && {
       q_norm: planner.take(name('attn_q_norm.weight'), 'vector', [head_dim]),
       k_norm: planner.take(name('attn_k_norm.weight'), 'vector', [head_dim]),
     }),

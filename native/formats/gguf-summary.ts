@@ -1,7 +1,13 @@
 /** The summary of a GGUF model, from the headers of its file or parts. */
 import { nativeTensorTypes } from '../../spec/engine-contract.ts';
-import { type Experts, isNativeArchitecture, nativeArchitectures } from '../../spec/hyper-parameters.ts';
+import {
+  type Experts,
+  type HyperParameters,
+  isNativeArchitecture,
+  nativeArchitectures,
+} from '../../spec/hyper-parameters.ts';
 import type { ModelFileSummary } from '../../spec/model-summary.ts';
+import { uncomputedTensors } from './computed-tensors.ts';
 import { readGgufHyperParameters } from './gguf-hyper-parameters.ts';
 import { GgufMetadataReader } from './gguf-metadata-reader.ts';
 import type { GgufFile, GgufTensor } from './gguf-reader.ts';
@@ -37,7 +43,7 @@ export function summarizeGguf(parts: readonly GgufFile[]): ModelFileSummary {
   };
   const hindrance =
     wholeModelHindrance(summary, parts.length) ??
-    mathHindrance(keys.text(of('rope.scaling.type'), 'linear'), hyper.head_dim, value_dim, tensors);
+    mathHindrance(keys.text(of('rope.scaling.type'), 'linear'), hyper, value_dim, tensors);
   return { ...summary, supported_by_native: hindrance ?? true };
 }
 
@@ -64,18 +70,23 @@ function wholeModelHindrance(summary: UnjudgedSummary, parts: number): string | 
 /** Of an architecture that is computed, the variants that are not. */
 function mathHindrance(
   ropeScaling: string,
-  keyElements: number,
+  hyper: HyperParameters,
   valueElements: number,
   tensors: readonly GgufTensor[],
 ): string | undefined {
   if (!['none', 'linear', 'yarn'].includes(ropeScaling)) {
     return `the native engine has no rotary scaling of the type ${ropeScaling}`;
   }
-  if (keyElements !== valueElements) {
-    return `the native engine needs keys and values of one size, not ${keyElements} and ${valueElements}`;
+  if (hyper.head_dim !== valueElements) {
+    return `the native engine needs keys and values of one size, not ${hyper.head_dim} and ${valueElements}`;
   }
   if (!tensors.some((tensor) => tensor.name === 'token_embd.weight'))
     return 'the file has no embedding matrix';
+  const [uncomputed, ...others] = uncomputedTensors(tensors, hyper);
+  if (uncomputed !== undefined) {
+    const more = others.length === 0 ? '' : ` and ${others.length} more tensors of the file`;
+    return `the native engine does not compute with ${uncomputed}${more}`;
+  }
   return undefined;
 }
 

@@ -6,26 +6,27 @@ import { afterAll, expect, test } from 'vitest';
 import { NativeEngine } from '../../../agent/engine/native-engine.ts';
 import { readGguf } from '../../../native/formats/gguf-reader.ts';
 import { type GgufMetadata, text, u32 } from '../../../native/formats/gguf-values.ts';
-import { layoutGguf } from '../../../native/formats/gguf-writer.ts';
+import { type GgufTensorSpec, layoutGguf } from '../../../native/formats/gguf-writer.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
-import { writeGguf } from '../../native/formats/support.ts';
+import { summarizeGgufFile, writeGguf } from '../../native/formats/support.ts';
 import { engineOptions, model } from './support.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hpcserve-engine-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 const sound = await model('tiny-llama', 'Q8_0');
 
-/** The sound model with changed metadata or fewer tensors; weights are zero. */
+/** The sound model with changed metadata, or other tensors; weights are zero. */
 async function variant(
   name: string,
   change: (metadata: GgufMetadata) => void,
   keep: (tensor: string) => boolean = () => true,
+  more: GgufTensorSpec[] = [],
 ): Promise<string> {
   const path = join(folder, `${name}.gguf`);
   const file = readGguf(sound);
   change(file.metadata);
   const tensors = file.tensors.filter((tensor) => keep(tensor.name));
-  const layout = layoutGguf(file.metadata, tensors);
+  const layout = layoutGguf(file.metadata, [...tensors, ...more]);
   await writeGguf(path, layout, (tensor) => new Uint8Array(tensor.size_bytes));
   return path;
 }
@@ -70,6 +71,42 @@ test('missing tensors are named', async () => {
     'the tensor blk.1.ffn_down.weight is missing',
     'the tensor output_norm.weight is missing',
   ]);
+});
+
+test.each<[string, GgufTensorSpec[], string]>([
+  [
+    'biases of the feed-forward part',
+    [
+      { name: 'blk.0.ffn_up.bias', type: 'F32', shape: [512] },
+      { name: 'blk.1.attn_output.bias', type: 'F32', shape: [256] },
+    ],
+    'blk.0.ffn_up.bias and 1 more tensors',
+  ],
+  [
+    'a layer too many',
+    [{ name: 'blk.99.attn_norm.weight', type: 'F32', shape: [256] }],
+    'blk.99.attn_norm.weight',
+  ],
+  ['a bias of the output', [{ name: 'output.bias', type: 'F32', shape: [512] }], 'output.bias'],
+  [
+    'experts of a dense model',
+    [{ name: 'blk.0.ffn_gate_inp.weight', type: 'F32', shape: [256, 8] }],
+    'blk.0.ffn_gate_inp.weight',
+  ],
+])('%s that are not computed are refused, by the engine and before', async (name, more, told) => {
+  const path = await variant(name.replaceAll(' ', '-'), () => {}, undefined, more);
+  const error = refusal(path);
+  expect([error.code, ...error.because]).toEqual(['E_ENGINE_MODEL', ...more.map((tensor) => tensor.name)]);
+  expect(summarizeGgufFile(path).supported_by_native).toContain(`does not compute with ${told}`);
+});
+
+test('tensors without an effect on answers are left out', async () => {
+  const path = await variant('frequencies', () => {}, undefined, [
+    { name: 'blk.0.attn_rot_embd.weight', type: 'F32', shape: [32] },
+    { name: 'cls.output.weight', type: 'F32', shape: [256, 2] },
+  ]);
+  expect(summarizeGgufFile(path).supported_by_native).toBe(true);
+  new NativeEngine(engineOptions(path)).close();
 });
 
 test('tensors of another shape than the metadata says are named', async () => {
