@@ -91,7 +91,8 @@ export class ServedModel {
       const tool_format = toolFormatOf(template.source);
       const reasons = templateReasons(template.source);
       const preserved = new Set<number>();
-      for (const mark of [...(tool_format ? [tool_format.open] : []), ...(reasons ? reasoningMarks : [])]) {
+      const ofCalls = tool_format ? [tool_format.open, ...(tool_format.marks ?? [])] : [];
+      for (const mark of [...ofCalls, ...(reasons ? reasoningMarks : [])]) {
         const tokens = vocabulary.tokenize(mark, { add_special: false, parse_special: true });
         if (tokens.length === 1 && vocabulary.isControl(tokens[0]!)) preserved.add(tokens[0]!);
       }

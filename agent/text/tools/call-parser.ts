@@ -1,5 +1,6 @@
 import { longestOverlap } from '../output/stop-strings.ts';
-import { CallReader } from './call-reader.ts';
+import { CallReader, type CallText } from './call-reader.ts';
+import { MarkedCallReader } from './marked-call-reader.ts';
 import type { ToolFormat } from './tool-format.ts';
 
 /** A change of one tool call, as OpenAI's stream has it. */
@@ -26,7 +27,7 @@ export class CallParser {
   readonly #names: ReadonlySet<string>;
   #state: 'start' | 'text' | 'between' | 'call' = 'start';
   #held = '';
-  #reader = new CallReader();
+  #reader: CallText = new CallReader();
   /** Text since the last mark, given back where no call follows. */
   #gap = '';
 
@@ -109,8 +110,8 @@ export class CallParser {
     this.#gap += skipped;
     this.#held = this.#held.slice(skipped.length);
     if (this.#held === '') return false;
-    if (this.#held.startsWith('{')) {
-      this.#reader = new CallReader();
+    if (this.#callBegins) {
+      this.#reader = name === 'mistral-marked' ? new MarkedCallReader() : new CallReader();
       this.#state = 'call';
       return true;
     }
@@ -129,6 +130,13 @@ export class CallParser {
     this.#gap = '';
     this.#state = 'text';
     return true;
+  }
+
+  /** Whether what is held is the beginning of a call; a bare name is one right after a mark alone. */
+  get #callBegins(): boolean {
+    const { name, open } = this.#format;
+    if (name !== 'mistral-marked') return this.#held.startsWith('{');
+    return this.#gap.includes(open) && /^[\w.-]/.test(this.#held);
   }
 
   /** Separators after a call are dropped; a mark that no call follows is not. */

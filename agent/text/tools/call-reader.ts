@@ -6,13 +6,27 @@ export interface CallProgress {
   arguments?: string;
 }
 
+/** The text of one call, read as it arrives. */
+export interface CallText {
+  readonly state: 'reading' | 'done' | 'invalid';
+  /** Everything read so far, for the case that it was no call after all. */
+  readonly raw: string;
+  /** Whether something of it was already passed on. */
+  readonly started: boolean;
+  /**
+   * Reads up to the point where the name becomes known, or the call ends: what was told before that point
+   * must not depend on what follows.
+   * @returns how much of the text was read, and what it told.
+   */
+  read(text: string): { length: number; progress: CallProgress };
+}
+
 /**
  * Reads one JSON object `{"name": …, "arguments" | "parameters": {…}}` as it arrives, letter by letter, so
  * that arguments can be streamed before the object is complete.
  */
-export class CallReader {
-  state: 'reading' | 'done' | 'invalid' = 'reading';
-  /** Everything read so far, for the case that it was no call after all. */
+export class CallReader implements CallText {
+  state: CallText['state'] = 'reading';
   raw = '';
   #depth = 0;
   #expect: 'open' | 'key' | 'colon' | 'value' | 'scalar' | 'comma' = 'open';
@@ -26,11 +40,6 @@ export class CallReader {
   #argumentsText = '';
   #argumentsSent = 0;
 
-  /**
-   * Reads up to the point where the name becomes known, or the object ends: what was told before that point
-   * must not depend on what follows.
-   * @returns how much of the text was read, and what it told.
-   */
   read(text: string): { length: number; progress: CallProgress } {
     let length = 0;
     for (const character of text) {
@@ -42,7 +51,6 @@ export class CallReader {
     return { length, progress: this.#progress() };
   }
 
-  /** Whether something of it was already passed on. */
   get started(): boolean {
     return this.#nameSent;
   }

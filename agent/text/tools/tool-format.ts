@@ -3,6 +3,7 @@ import { type AddForm, either, type GrammarBuilder, literal } from '../grammar/g
 import { addJsonRules } from '../grammar/json-rules.ts';
 import { SchemaCompiler } from '../grammar/schema-compiler.ts';
 import type { JsonValue } from '../grammar/schema-keywords.ts';
+import { markedCallMarks } from './marked-call-reader.ts';
 
 export interface ToolFunction {
   name: string;
@@ -16,9 +17,11 @@ export interface ToolFunction {
 
 /** How a family of models writes a call of a tool. */
 export interface ToolFormat {
-  name: 'hermes' | 'llama3' | 'mistral';
+  name: 'hermes' | 'llama3' | 'mistral' | 'mistral-marked';
   /** Text before a call; of control tokens too, which are written out for this. */
   open: string;
+  /** Further text of a call that may be a control token, where there is any. */
+  marks?: readonly string[];
   /** Text after a call, where there is one. */
   close?: string;
   /** A call may stand alone, without `open`, if it is the whole answer. */
@@ -27,6 +30,8 @@ export interface ToolFormat {
   argumentsKey: 'arguments' | 'parameters';
   /** Whether several calls can follow each other. */
   several: boolean;
+  /** Whether each call has an id of the model's own. */
+  ids?: boolean;
 }
 
 const hermes: ToolFormat = {
@@ -51,15 +56,28 @@ const mistral: ToolFormat = {
   argumentsKey: 'arguments',
   several: true,
 };
+const mistralMarked: ToolFormat = {
+  name: 'mistral-marked',
+  open: '[TOOL_CALLS]',
+  marks: markedCallMarks,
+  bare: false,
+  argumentsKey: 'arguments',
+  several: true,
+};
+const mistralWithIds: ToolFormat = { ...mistralMarked, ids: true };
 
 /**
  * The format that a chat template tells its model to use; undefined where it has no tools.
- * Hermes: NousResearch, Qwen 2.5 and 3; Llama 3: Meta's JSON tool calling; Mistral: `[TOOL_CALLS]`.
+ * Hermes: NousResearch, Qwen 2.5 and 3; Llama 3: Meta's JSON tool calling; Mistral: `[TOOL_CALLS]` before a list, or,
+ * from version 11 of its tokenizer on, before the name of each call.
  */
 export function toolFormatOf(template: string): ToolFormat | undefined {
   if (!/\btools\b/.test(template)) return undefined;
   if (template.includes('<tool_call>')) return hermes;
-  if (template.includes('[TOOL_CALLS]')) return mistral;
+  if (template.includes('[TOOL_CALLS]')) {
+    if (!template.includes('[ARGS]')) return mistral;
+    return template.includes('[CALL_ID]') ? mistralWithIds : mistralMarked;
+  }
   if (template.includes('<|python_tag|>') || template.includes('"parameters"')) return llama3;
   return undefined;
 }
@@ -92,6 +110,13 @@ function addCalls(
   const calls = tools.map((tool) => {
     const leave = tool.strict ? undefined : warnings;
     const parameters = new SchemaCompiler(builder, rules, tool.parameters, tool.path, leave);
+    if (format.name === 'mistral-marked') {
+      const id = format.ids === true ? '"[CALL_ID]" [a-zA-Z0-9]{9} ' : '';
+      return builder.add(
+        'call',
+        `${literal(`[TOOL_CALLS]${tool.name}`)} ${id}"[ARGS]" ${parameters.compile()}`,
+      );
+    }
     const head = literal(`{"name": ${JSON.stringify(tool.name)}, ${JSON.stringify(format.argumentsKey)}: `);
     return builder.add('call', `${head} ${parameters.compile()} "}"`);
   });
@@ -103,6 +128,8 @@ function addCalls(
     }
     case 'mistral':
       return several ? `"[TOOL_CALLS][" ${call} (", " ${call})* "]"` : `"[TOOL_CALLS][" ${call} "]"`;
+    case 'mistral-marked':
+      return several ? `${call}+` : call;
     case 'llama3':
       return call;
   }

@@ -158,6 +158,8 @@ describe('reasoning', () => {
 const hermes = toolFormatOf('{{ tools }} <tool_call>')!;
 const llama3 = toolFormatOf('{{ tools }} "parameters"')!;
 const mistral = toolFormatOf('{{ tools }} [TOOL_CALLS]')!;
+const marked = toolFormatOf('{{ tools }} [TOOL_CALLS] [ARGS]')!;
+const markedWithIds = toolFormatOf('{{ tools }} [TOOL_CALLS] [CALL_ID] [ARGS]')!;
 
 /** The whole of what a parser says, deltas joined. */
 function parse(format: ToolFormat, pieces: readonly string[]) {
@@ -242,6 +244,37 @@ describe('tool calls', () => {
       '',
       [add, { name: 'look', arguments: '{}' }],
     ],
+    [
+      'name and arguments',
+      marked,
+      '[TOOL_CALLS]add[ARGS]{"a":1}',
+      '',
+      [{ name: 'add', arguments: '{"a":1}' }],
+    ],
+    [
+      'a mark before each name, and text before and after',
+      marked,
+      `Wait. [TOOL_CALLS]add[ARGS]${add.arguments}[TOOL_CALLS]look[ARGS] {}Done {x}`,
+      'Wait.Done {x}',
+      [add, { name: 'look', arguments: '{}' }],
+    ],
+    [
+      "an id of the model's own",
+      markedWithIds,
+      `[TOOL_CALLS]add[CALL_ID]9bA_3-xYz[ARGS]${add.arguments}`,
+      '',
+      [add],
+    ],
+    ['a mark before a text', marked, '[TOOL_CALLS] is a mark', '[TOOL_CALLS] is a mark', []],
+    ['a mark without a name', marked, '[TOOL_CALLS][ARGS]{}', '[TOOL_CALLS][ARGS]{}', []],
+    ['a name cut off', marked, '[TOOL_CALLS]add[AR', '[TOOL_CALLS]add[AR', []],
+    [
+      'arguments cut off',
+      marked,
+      '[TOOL_CALLS]add[ARGS]{"a": "}',
+      '',
+      [{ name: 'add', arguments: '{"a": "}' }],
+    ],
   ])('%s', (_, format, text, content, calls) => {
     expect(parse(format, [text])).toEqual({ content, calls });
     fc.assert(
@@ -263,26 +296,29 @@ describe('tool calls', () => {
     expect(parser.push('ng"').tool_calls).toEqual([{ index: 0, arguments: 'ng"' }]);
   });
 
-  it.each([hermes, llama3, mistral])('grammar of $name has calls beside a text of a form', (format) => {
-    const path = ['tools', '0'];
-    const none = { type: 'object', properties: {}, additionalProperties: false };
-    const call = toolCalls(format, [{ name: 'look', path, parameters: none, strict: true }], false, []);
-    const text = validUnder({ enum: [{ a: 1 }] }, ['schema']);
-    const grammar = new Gbnf(grammarOf([text, call]));
-    const made = new Set<string>();
-    for (let seed = 1; seed < 60; seed++) {
-      let state = Math.imul(seed, 0x9e3779b1);
-      const said = grammar.generate(() => {
-        state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-        return state / 2 ** 32;
-      });
-      const { content, calls } = parse(format, [said]);
-      made.add(calls.length > 0 ? `call of ${calls[0]!.name}` : content);
-    }
-    expect([...made].sort()).toEqual(['call of look', '{"a":1}']);
-  });
+  it.each([hermes, llama3, mistral, marked])(
+    'grammar of $name has calls beside a text of a form',
+    (format) => {
+      const path = ['tools', '0'];
+      const none = { type: 'object', properties: {}, additionalProperties: false };
+      const call = toolCalls(format, [{ name: 'look', path, parameters: none, strict: true }], false, []);
+      const text = validUnder({ enum: [{ a: 1 }] }, ['schema']);
+      const grammar = new Gbnf(grammarOf([text, call]));
+      const made = new Set<string>();
+      for (let seed = 1; seed < 60; seed++) {
+        let state = Math.imul(seed, 0x9e3779b1);
+        const said = grammar.generate(() => {
+          state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+          return state / 2 ** 32;
+        });
+        const { content, calls } = parse(format, [said]);
+        made.add(calls.length > 0 ? `call of ${calls[0]!.name}` : content);
+      }
+      expect([...made].sort()).toEqual(['call of look', '{"a":1}']);
+    },
+  );
 
-  it.each([hermes, llama3, mistral])(
+  it.each([hermes, llama3, mistral, marked, markedWithIds])(
     'grammar of $name makes only texts that parse as valid calls',
     (format) => {
       const tools: ToolFunction[] = [
@@ -329,5 +365,9 @@ describe('tool calls', () => {
 
   it('templates without tools have no format', () => {
     expect(toolFormatOf('{{ messages }} <tool_call>')).toBeUndefined();
+  });
+
+  it('what is a control token of a call is written out', () => {
+    expect([marked.open, ...marked.marks!]).toEqual(['[TOOL_CALLS]', '[ARGS]', '[CALL_ID]']);
   });
 });
