@@ -35,7 +35,7 @@ export function readTools(body: BodyReader, format: ToolFormat | undefined): Too
   if (tools.length === 0 || choice === 'none') return undefined;
   if (!format)
     throw new HpcserveError('E_REQUEST_UNSUPPORTED', {
-      what: "the model's chat template has no tools",
+      what: "the model's chat template has no tools, or calls in a form that is not read here",
       try: 'leave out `tools`, or choose a model that was trained to call tools',
       details: { param: 'tools' },
     });

@@ -67,13 +67,14 @@ const mistralMarked: ToolFormat = {
 const mistralWithIds: ToolFormat = { ...mistralMarked, ids: true };
 
 /**
- * The format that a chat template tells its model to use; undefined where it has no tools.
+ * The format that a chat template tells its model to use; undefined where it has no tools, or calls in another form.
  * Hermes: NousResearch, Qwen 2.5 and 3; Llama 3: Meta's JSON tool calling; Mistral: `[TOOL_CALLS]` before a list, or,
  * from version 11 of its tokenizer on, before the name of each call.
  */
 export function toolFormatOf(template: string): ToolFormat | undefined {
   if (!/\btools\b/.test(template)) return undefined;
-  if (template.includes('<tool_call>')) return hermes;
+  // Qwen3-Coder writes `<function=name>` and `<parameter=name>` into the same mark, which nothing here reads.
+  if (template.includes('<tool_call>')) return template.includes('<function=') ? undefined : hermes;
   if (template.includes('[TOOL_CALLS]')) {
     if (!template.includes('[ARGS]')) return mistral;
     return template.includes('[CALL_ID]') ? mistralWithIds : mistralMarked;

@@ -367,6 +367,12 @@ describe('tool calls', () => {
     expect(toolFormatOf('{{ messages }} <tool_call>')).toBeUndefined();
   });
 
+  it('a form that nothing reads is none', () => {
+    const coder =
+      '{{ tools }} <tool_call>\n<function=name>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>';
+    expect(toolFormatOf(coder)).toBeUndefined();
+  });
+
   it('what is a control token of a call is written out', () => {
     expect([marked.open, ...marked.marks!]).toEqual(['[TOOL_CALLS]', '[ARGS]', '[CALL_ID]']);
   });
