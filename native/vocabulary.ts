@@ -26,6 +26,8 @@ export class Vocabulary {
   readonly add_eos: boolean;
   /** Jinja chat template of the file; absent where it has none, and in a vocabulary made from an address. */
   readonly chat_template: string | undefined;
+  /** The file's template for requests with tools, where it has one of its own for them. */
+  readonly tool_template: string | undefined;
   readonly #llama: Llama;
   #model: Pointer | undefined;
   #endTokens: ReadonlySet<number> | undefined;
@@ -41,7 +43,10 @@ export class Vocabulary {
     this.eot = present(llama.llama_vocab_eot(address));
     this.add_bos = llama.llama_vocab_get_add_bos(address);
     this.add_eos = llama.llama_vocab_get_add_eos(address);
-    this.chat_template = model ? (llama.llama_model_chat_template(model, null) ?? undefined) : undefined;
+    const template = (name: string | null) =>
+      model ? (llama.llama_model_chat_template(model, name) ?? undefined) : undefined;
+    this.chat_template = template(null);
+    this.tool_template = template('tool_use');
   }
 
   /**

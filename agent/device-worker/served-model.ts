@@ -20,6 +20,8 @@ export interface ModelText {
   vocabulary: Vocabulary;
   pieces: CachedPieces;
   template: ChatTemplate;
+  /** For requests with tools, where the model has a template of its own for them. */
+  tool_template: ChatTemplate | undefined;
   guard: ControlTextGuard;
   tool_format: ToolFormat | undefined;
   reasons: boolean;
@@ -73,12 +75,7 @@ export class ServedModel {
     const { model_path, chat_template_file } = this.config;
     const vocabulary = Vocabulary.open(model_path);
     try {
-      const source = chat_template_file === undefined ? vocabulary.chat_template : read(chat_template_file);
-      const textOf = (token: number | undefined) => (token === undefined ? '' : vocabulary.text(token));
-      const template = new ChatTemplate(source, {
-        bos_token: textOf(vocabulary.bos),
-        eos_token: textOf(vocabulary.eos),
-      });
+      const { template, tool_template, tool_format } = readTemplates(vocabulary, chat_template_file);
       const control: string[] = [];
       for (let token = 0; token < vocabulary.n_tokens; token++)
         if (vocabulary.isControl(token)) control.push(vocabulary.text(token));
@@ -88,8 +85,7 @@ export class ServedModel {
         longest_token_bytes = Math.max(longest_token_bytes, bytes.length);
         return bytes;
       });
-      const tool_format = toolFormatOf(template.source);
-      const reasons = templateReasons(template.source);
+      const reasons = [template, tool_template].some((one) => one && templateReasons(one.source));
       const preserved = new Set<number>();
       const ofCalls = tool_format ? [tool_format.open, ...(tool_format.marks ?? [])] : [];
       for (const mark of [...ofCalls, ...(reasons ? reasoningMarks : [])]) {
@@ -100,6 +96,7 @@ export class ServedModel {
         vocabulary,
         pieces: new CachedPieces(vocabulary),
         template,
+        tool_template,
         guard: new ControlTextGuard(control),
         tool_format,
         reasons,
@@ -170,6 +167,22 @@ export class ServedModel {
     if (this.stats && this.compute_ms !== undefined) load.compute_ms = this.compute_ms;
     return load;
   }
+}
+
+type Templates = Pick<ModelText, 'template' | 'tool_template' | 'tool_format'>;
+
+/** @param chosen file of a template that stands for all of the model's own */
+function readTemplates(vocabulary: Vocabulary, chosen: string | undefined): Templates {
+  const textOf = (token: number | undefined) => (token === undefined ? '' : vocabulary.text(token));
+  const tokens = { bos_token: textOf(vocabulary.bos), eos_token: textOf(vocabulary.eos) };
+  const source = chosen === undefined ? vocabulary.chat_template : read(chosen);
+  const template = new ChatTemplate(source, tokens);
+  const ofTools = chosen === undefined ? vocabulary.tool_template : undefined;
+  const tool_format = ofTools === undefined ? undefined : toolFormatOf(ofTools);
+  // A template whose calls nobody here reads is of no use.
+  if (tool_format === undefined)
+    return { template, tool_template: undefined, tool_format: toolFormatOf(template.source) };
+  return { template, tool_template: new ChatTemplate(ofTools, tokens), tool_format };
 }
 
 function read(file: string): string {

@@ -74,7 +74,8 @@ export function renderChat(
   wanted: number | undefined,
   now_ms: number,
 ): RenderedChat {
-  const { guard, template, vocabulary } = model.text!;
+  const { guard, vocabulary, tool_template } = model.text!;
+  const template = (tools && tool_template) ?? model.text!.template;
   const asked: RenderOptions = { messages: messagesForTemplate(messages, template.source), ...options };
   if (tools) asked.tools = tools.definitions;
   const { value: guarded, masked } = guard.mask(asked);
