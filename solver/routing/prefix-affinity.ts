@@ -13,7 +13,7 @@ export interface AffinityBound {
    * loads stay even; higher: bursts of one beginning stay together.
    */
   always_share: number;
-  /** … and at most so many requests: engines take a thousand sequences on a large GPU, and the others would have none. */
+  /** … and at most so many requests: large GPUs take a thousand sequences, and the others would have none. */
   always_max: number;
 }
 
