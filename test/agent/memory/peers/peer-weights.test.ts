@@ -244,7 +244,7 @@ suite('a node that loads from another’s memory', () => {
     expect(loader.process.exitCode).toBeNull();
     expect(await decisionsOf(site, second)).toEqual([
       expect.stringMatching(
-        /, \d+ MB of them from the memory of n0; n0: (aborted|.*hang up|.*reset|.*bytes came|the answer was 502); a thread: disk .*$/,
+        /, \d+ MB of them from the memory of n0; n0: (aborted|.*hang up|.*reset|.*bytes came|the answer was 502)(; past the page cache, which could not keep it)?; a thread: disk .*$/,
       ),
     ]);
     expect(await textOf(site, second, 'second')).toBe(text);
@@ -290,7 +290,9 @@ suite('a node that loads from another’s memory', () => {
     );
     const second = await site.serving('second', deadline_ms);
     const [load] = await decisionsOf(site, second);
-    expect(load).toMatch(/ came in \d+ ms \(\d+ MB\/s\); a thread: disk \d+ MB\/s of \d+ MB/);
+    expect(load).toMatch(
+      / came in \d+ ms \(\d+ MB\/s\)(; past the page cache, which could not keep it)?; a thread: disk \d+ MB\/s of \d+ MB/,
+    );
     await end(loader, slow);
   }, 120_000);
 });
