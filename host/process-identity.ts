@@ -45,6 +45,16 @@ export function readProcessStat(pid: number): ProcessStat | undefined {
   };
 }
 
+/** The same of any process; undefined also where nodes hide it (hidepid of proc(5)), as they do those of others. */
+export function readShownStat(pid: number): ProcessStat | undefined {
+  try {
+    return readProcessStat(pid);
+  } catch (error) {
+    if (['EPERM', 'EACCES'].includes((error as NodeJS.ErrnoException).code!)) return undefined;
+    throw error;
+  }
+}
+
 export function bootId(): string {
   return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
 }
@@ -70,7 +80,7 @@ export function isAlive(identity: ProcessIdentity): boolean {
 /** Pids of all living processes of a session (setsid(2)), the leader included. */
 export function processesOfSession(session: number): number[] {
   return allPids().filter((pid) => {
-    const stat = readProcessStat(pid);
+    const stat = readShownStat(pid);
     return stat !== undefined && stat.session === session && stat.state !== 'Z';
   });
 }
@@ -78,7 +88,7 @@ export function processesOfSession(session: number): number[] {
 /** Living children of a process. */
 export function childrenOf(parent: number): number[] {
   return allPids().filter((pid) => {
-    const stat = readProcessStat(pid);
+    const stat = readShownStat(pid);
     return stat !== undefined && stat.parent === parent && stat.state !== 'Z';
   });
 }
@@ -90,7 +100,7 @@ export function processesWithArgument(matches: (argument: string) => boolean): n
       return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').some(matches);
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
-      if (code === 'ENOENT' || code === 'ESRCH' || code === 'EACCES') return false;
+      if (['ENOENT', 'ESRCH', 'EACCES', 'EPERM'].includes(code!)) return false;
       throw error;
     }
   });

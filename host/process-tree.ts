@@ -1,7 +1,13 @@
 /** A process and all that it started, as the kernel counts them in /proc. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { setImmediate as turn } from 'node:timers/promises';
-import { identityOf, isAlive, type ProcessIdentity, readProcessStat } from './process-identity.ts';
+import {
+  identityOf,
+  isAlive,
+  type ProcessIdentity,
+  readProcessStat,
+  readShownStat,
+} from './process-identity.ts';
 
 /** USER_HZ, in which /proc counts processor time: 100 on every architecture that Node runs on. */
 const tick_ms = 10;
@@ -20,7 +26,7 @@ export async function processTree(leader: number): Promise<number[]> {
   const found = new Set<number>();
   for (const [at, pid] of pids.entries()) {
     if (at % batch === batch - 1) await turn();
-    const stat = readProcessStat(pid);
+    const stat = readShownStat(pid);
     if (stat === undefined || stat.state === 'Z') continue;
     if (pid === leader || stat.session === leader) found.add(pid);
     children.set(stat.parent, [...(children.get(stat.parent) ?? []), pid]);

@@ -188,16 +188,20 @@ export class Child {
     return this.gone();
   }
 
+  /** Where /proc cannot be read, its group is ended all the same. */
   #look(): void {
     const { pid } = this.process;
-    if (pid !== undefined && this.#alive) this.#seen = identitiesOfTree(pid);
+    if (pid === undefined) return;
+    this.#seen = Promise.all([this.#seen, identitiesOfTree(pid)]).then(
+      (all) => all.flat(),
+      () => [],
+    );
   }
 
   /** TGI's shards have groups of their own, and daemons sessions: neither ends with the group. */
   async #untilNothingIsLeft(): Promise<void> {
-    const { pid } = this.process;
-    if (pid === undefined) return;
-    const left = [...(await this.#seen), ...(await identitiesOfTree(pid))];
+    this.#look();
+    const left = await this.#seen;
     const until_ms = performance.now() + left_ms_max;
     while (killAll(left).length > 0 && performance.now() < until_ms) await delay(left_look_ms);
   }
