@@ -49,6 +49,9 @@ export function unitOf(model: Partial<ModelSpec> & { name: string }, unit: Parti
 /** Of the pool that a native unit has on a test device. */
 const device_unit_bytes = 2 ** 27;
 
+/** Variables that the driver of a test device and ggml's backend for it read. */
+const ofDevices = /^(GGML|VK|MESA|LP|CUDA|NVIDIA|HIP|ROCR)_|^LD_LIBRARY_PATH$/;
+
 /**
  * Native units of CPUs on the device that tests are to compute on, where somebody names one. Each agent keeps the locks
  * of its devices apart: it has a device of its own, as on a node of its own.
@@ -56,16 +59,17 @@ const device_unit_bytes = 2 ** 27;
 function onTestDevice(
   units: UnitSpec[],
   launch_folder: string,
-): { units: UnitSpec[]; launch: Partial<LaunchSpec>; environment: Record<string, string> } {
+): { units: UnitSpec[]; launch: Partial<LaunchSpec>; environment: Record<string, string | undefined> } {
   if (test_device === undefined) return { units, launch: {}, environment: {} };
   const native_library_dir = process.env[nativeFolderVariable]!;
   const memory = { device_bytes: device_unit_bytes, kv_bytes: 2 ** 20, share: 0.1 };
+  const own = Object.entries(process.env).filter(([name]) => ofDevices.test(name));
   return {
     units: units.map((unit) =>
       unit.engine === 'native' && unit.device_kind === 'cpu' ? { memory, ...unit, device_kind: 'gpu' } : unit,
     ),
     launch: { native_library_dir },
-    environment: { HPCSERVE_DEVICE_LOCKS: launch_folder },
+    environment: { ...Object.fromEntries(own), HPCSERVE_DEVICE_LOCKS: launch_folder },
   };
 }
 
