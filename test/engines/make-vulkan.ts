@@ -71,7 +71,7 @@ export async function makeVulkan(say: (line: string) => void): Promise<void> {
       library_path: library,
       api_version: '1.3.0',
       implementation_version: '1',
-      description: 'Buffers live as long as their device, and who waits sleeps.',
+      description: 'Buffers live as long as their device, who waits sleeps, and shaders have one loop.',
     };
     writeFileSync(
       join(folder, vulkan_layer_manifest),
