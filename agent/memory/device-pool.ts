@@ -290,7 +290,10 @@ export class DevicePool {
     };
   }
 
-  /** Tensors that nobody uses go first, then what other caches keep for later. */
+  /**
+   * Tensors that nobody uses go first, then what other caches keep for later: as much of it, again where that was
+   * scattered, until they keep nothing.
+   */
   #takeByForce(
     bytes: number,
     alignment: number,
@@ -298,10 +301,8 @@ export class DevicePool {
     asker?: PoolCache,
     within?: OffsetRange,
   ): Region<PoolOwner> | undefined {
-    if (this.store.reclaim(bytes, alignment, within) === undefined) {
+    while (this.store.reclaim(bytes, alignment, within) === undefined)
       if (!this.#relieve(bytes, asker)) return undefined;
-      this.store.reclaim(bytes, alignment, within);
-    }
     return this.#regions.allocate(bytes, owner, alignment, within);
   }
 

@@ -301,16 +301,15 @@ export class ReuseStore {
     return { found: [...found], missing, slots };
   }
 
-  #makeRoom(wanted: WantedModel, { found, missing, slots }: Request, relieved = false): PendingLoad {
+  #makeRoom(wanted: WantedModel, { found, missing, slots }: Request): PendingLoad {
     const started = performance.now();
     const sizes = missing.map((index) => this.#regions.aligned(wanted.tensors[index]!.bytes));
     const regions = [...this.#regions];
     const plan = planLoad(this.#view(regions), sizes, defaultPlanningSettings);
     if (!plan) {
-      // What others only keep for later goes first; if that is not enough, nothing is.
-      if (relieved || !this.#relieve(sizes.reduce((sum, bytes) => sum + bytes, 0)))
-        throw this.#full(wanted.model, sizes);
-      return this.#makeRoom(wanted, { found, missing, slots }, true);
+      // As much of what others only keep for later, again where that was scattered, until they keep nothing.
+      if (!this.#relieve(sizes.reduce((sum, bytes) => sum + bytes, 0))) throw this.#full(wanted.model, sizes);
+      return this.#makeRoom(wanted, { found, missing, slots });
     }
     const planned = performance.now();
     const evicted_bytes = plan.evict.reduce((sum, index) => sum + regions[index]!.bytes, 0);
