@@ -75,6 +75,8 @@ export class SessionLink {
   #retry: NodeJS.Timeout | undefined;
   #retry_ms = reconnectFirst_ms;
   #closed = false;
+  /** Since when a heartbeat is overdue, on the monotonic clock: in the future while they come. */
+  #unheard_since_ms = Number.NEGATIVE_INFINITY;
   /** By how much its clock was ahead of ours, as its last heartbeats came. */
   #ahead_ms: number[] = [];
 
@@ -185,7 +187,7 @@ export class SessionLink {
         protocols: [channel_protocol, 'http/1.1'],
       }),
     );
-    return new UpstreamPool(ways);
+    return new UpstreamPool(ways, () => this.#unheard_since_ms);
   }
 
   async #follow(): Promise<void> {
@@ -210,6 +212,7 @@ export class SessionLink {
     }
     this.#silence.stop();
     this.#stream = undefined;
+    this.#unheard_since_ms = Math.min(this.#unheard_since_ms, performance.now());
     if (this.#closed) return;
     this.#events.down(this, reason);
     this.#retry = setTimeout(() => void this.#follow(), this.#retry_ms);
@@ -230,9 +233,10 @@ export class SessionLink {
         const now_ms = performance.now();
         // A session may be set to a slower heartbeat than the rule foresees; three of its own intervals are then
         // allowed.
-        this.#silence.expectWithin(
-          last_ms === undefined ? firstSilence_ms : Math.max(silence_ms, 3 * (now_ms - last_ms)),
-        );
+        const limit_ms =
+          last_ms === undefined ? firstSilence_ms : Math.max(silence_ms, 3 * (now_ms - last_ms));
+        this.#silence.expectWithin(limit_ms);
+        this.#unheard_since_ms = now_ms + limit_ms / 2;
         if (last_ms === undefined) {
           this.#retry_ms = reconnectFirst_ms;
           this.#events.up(this);

@@ -39,6 +39,8 @@ export class Call implements AnswerReceiver {
   readonly #receiver: AnswerReceiver;
   #connection: Connection | undefined;
   #resends = 0;
+  /** By what it was lost after it had been written to a session that was heard, until it is written anew. */
+  #lost: Error | undefined;
   #over = false;
 
   constructor(pool: CallPool, head: string, body: BodyPieces, receiver: AnswerReceiver) {
@@ -50,6 +52,8 @@ export class Call implements AnswerReceiver {
 
   on(connection: Connection): void {
     this.#connection = connection;
+    // The session is there: only its connection was gone.
+    this.#lost = undefined;
     connection.send(this.head, this.body, this);
   }
 
@@ -85,11 +89,16 @@ export class Call implements AnswerReceiver {
     if (this.#over) return;
     const connection = this.#connection;
     this.#connection = undefined;
+    let failure = error;
     // Kept connections may be closed by the peer at the moment they are used: nothing was computed then.
-    const mayBeSentAgain = connection?.wasStale === true && this.#resends++ < resends_max;
-    if (mayBeSentAgain && this.#pool.again(this)) return;
+    if (connection?.wasStale === true && this.#resends++ < resends_max) {
+      if (!connection.waitsSince(this.#pool.unheard_since_ms)) this.#lost = error;
+      if (this.#pool.again(this)) return;
+      failure = new Unsent(error);
+    }
     this.#over = true;
-    this.#receiver.onError(mayBeSentAgain ? new Unsent(error) : error);
+    // Who was heard before the request and cannot be reached after it has ended: hardly in the moment between the two.
+    this.#receiver.onError(failure instanceof Unsent && this.#lost ? this.#lost : failure);
   }
 }
 
@@ -102,6 +111,8 @@ export interface Ways {
 }
 
 interface CallPool {
+  /** Since when the session is not heard though it should be, on the monotonic clock; in the future where it is. */
+  readonly unheard_since_ms: number;
   /** Sends a call on a new connection; false where the pool is closed. */
   again(call: Call): boolean;
   /** A call was given up before there was a connection for it. */
@@ -111,6 +122,7 @@ interface CallPool {
 /** The connections to one session that carry requests: as many as there are requests at a time. */
 export class UpstreamPool implements CallPool {
   readonly #ways: Ways;
+  readonly #unheardSince_ms: () => number;
   readonly #idle: Connection[] = [];
   readonly #all = new Set<Connection>();
   /** Calls that no connection is there for yet, in their order, by which they are numbered. */
@@ -124,8 +136,14 @@ export class UpstreamPool implements CallPool {
   #sweeps_at_ms = 0;
   #closed: Error | undefined;
 
-  constructor(ways: Ways) {
+  /** @param unheardSince_ms see `unheard_since_ms`; absent: nobody listens whether the session lives */
+  constructor(ways: Ways, unheardSince_ms = () => Number.POSITIVE_INFINITY) {
     this.#ways = ways;
+    this.#unheardSince_ms = unheardSince_ms;
+  }
+
+  get unheard_since_ms(): number {
+    return this.#unheardSince_ms();
   }
 
   /** Requests on their way. */

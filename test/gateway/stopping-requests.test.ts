@@ -1,6 +1,15 @@
 /** Requests under which replicas end: how many they may take along. */
 import { describe, expect, it } from 'vitest';
-import { type Answer, chatAnswer, chunkEvent, doneEvent, json, shareStage, stream } from './support.ts';
+import {
+  type Answer,
+  chatAnswer,
+  chunkEvent,
+  doneEvent,
+  json,
+  shareStage,
+  stream,
+  until,
+} from './support.ts';
 
 const shared = shareStage({ continue_ms: 1000 });
 const { sessions } = shared;
@@ -44,6 +53,23 @@ describe('a request under which a replica ends', () => {
       expect(asked()).toBe(2);
     },
   );
+
+  it('does so on connections that requests before it were answered on', async () => {
+    const held: (() => void)[] = [];
+    await five((request, response) => void held.push(() => void json(chatAnswer)(request, response)));
+    for (const session of sessions) session.load = { max_sequences: 1 };
+    const beats = sessions.map((session) => session.beats);
+    await until(() => sessions.every((session, at) => session.beats > beats[at]! + 2), 'its news of each');
+    const before = Array.from({ length: 5 }, () => shared.stage.post(path, chat));
+    await until(() => held.length === 5, 'a request at each replica');
+    for (const answer of held) answer();
+    for (const answer of before) expect((await answer).status).toBe(200);
+    expect(sessions.map(({ requests }) => requests.length)).toEqual([1, 1, 1, 1, 1]);
+    for (const session of sessions) session.answer = () => void session.kill();
+    const [status, retry, code] = await errorOf(await shared.stage.post(path, chat));
+    expect([status, retry, code]).toEqual([502, 'false', 'E_REQUEST_STOPS_REPLICA']);
+    expect(asked()).toBe(5 + 2);
+  });
 
   it('is answered by the other where it was an accident', async () => {
     await shared.session(dies);

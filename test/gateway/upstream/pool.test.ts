@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { TLSSocket } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { SessionServer } from '../../../agent/node/session-server.ts';
 import type { AnswerReceiver } from '../../../gateway/upstream/connection.ts';
@@ -61,7 +62,10 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-function pool(protocols: readonly string[]): {
+function pool(
+  protocols: readonly string[],
+  unheardSince_ms?: () => number,
+): {
   pool: UpstreamPool;
   counted: { handshakes: number; most: number; all: number };
 } {
@@ -75,7 +79,7 @@ function pool(protocols: readonly string[]): {
       counted.handshakes--;
     }
   });
-  return { counted, pool: new UpstreamPool(ways) };
+  return { counted, pool: new UpstreamPool(ways, unheardSince_ms) };
 }
 
 function send(to: UpstreamPool, path = '/'): Promise<number> {
@@ -191,23 +195,80 @@ describe('requests whose pool ends', () => {
     }
   });
 
-  it('were not sent where their connection may have been gone before them', async () => {
-    // It stands still at what it is: the registry's own waits are reckoned by it, too.
-    const clock = vi.spyOn(performance, 'now').mockReturnValue(performance.now());
+  /** A clock that stands still at what it is, since the registry's own waits are reckoned by it, too. */
+  async function inOneMoment(test: (now_ms: number) => Promise<void>): Promise<void> {
+    const now_ms = performance.now();
+    const clock = vi.spyOn(performance, 'now').mockReturnValue(now_ms);
     try {
-      const { pool: by } = pool(['http/1.1']);
+      await test(now_ms);
+    } finally {
+      clock.mockRestore();
+    }
+  }
+
+  it('failed of it on a kept connection, too, where the session was heard until then', () =>
+    inOneMoment(async (now_ms) => {
+      const { pool: by } = pool(['http/1.1'], () => now_ms);
+      expect(await send(by)).toBe(200);
+      const [again] = await unanswered(by);
+      by.destroy(silence);
+      expect(await again).toBe(silence);
+    }));
+
+  it('were not sent where their connection may have been gone before them', () =>
+    inOneMoment(async (now_ms) => {
+      const { pool: by } = pool(['http/1.1'], () => now_ms - 1);
       expect(await send(by)).toBe(200);
       const [again] = await unanswered(by);
       by.destroy(silence);
       expect(await again).toBeInstanceOf(Unsent);
-    } finally {
-      clock.mockRestore();
-    }
-  });
+    }));
 
   it('were not sent where there is no way to the session', async () => {
     const dead = new UpstreamPool(new SessionWays(() => Promise.reject(new Error('it is another session'))));
     expect(await failureOf(send(dead))).toBeInstanceOf(Unsent);
     dead.destroy(silence);
   });
+});
+
+describe('a request whose kept connection breaks', () => {
+  /** The node has the request on a connection that was used before, ends that, and lets nobody in from then on. */
+  async function failureAtEnd(protocols: readonly string[], unheardSince_ms: () => number): Promise<unknown> {
+    const sockets: TLSSocket[] = [];
+    let isThere = true;
+    const ways = new SessionWays(async (read) => {
+      if (!isThere) throw new Error('nobody listens');
+      const socket = await pinnedConnect(node.record, gateway.identity, { read, protocols });
+      sockets.push(socket);
+      return socket;
+    });
+    const by = new UpstreamPool(ways, unheardSince_ms);
+    expect(await send(by)).toBe(200);
+    const before = arrived;
+    const failure = failureOf(send(by, never));
+    await expect.poll(() => arrived).toBe(before + 1);
+    isThere = false;
+    for (const socket of sockets) socket.destroy();
+    expect(await failure).toBeInstanceOf(Error);
+    by.destroy(new Error('the test is over'));
+    return failure;
+  }
+
+  it.each(['http/1.1', channel_protocol])(
+    'may have ended a session that was heard until then, and cannot be reached any more: %s',
+    async (protocol) => {
+      const failure = await failureAtEnd([protocol], () => Number.POSITIVE_INFINITY);
+      expect(failure).not.toBeInstanceOf(Unsent);
+    },
+  );
+
+  it.each(['http/1.1', channel_protocol])(
+    'has ended no session that was missed before: %s',
+    async (protocol) => {
+      expect(await failureAtEnd([protocol], () => 0)).toMatchObject({
+        name: 'Unsent',
+        message: 'nobody listens',
+      });
+    },
+  );
 });
