@@ -23,6 +23,11 @@ const runningDefault_max = 4;
 const openDefault_max = 100;
 /** How often counts of a batch that runs are written down. */
 const told_ms = 2000;
+/**
+ * Between two looks whether a batch that waits was cancelled at another gateway. Lower: it ends sooner; higher: fewer
+ * looks, of which there is one for each.
+ */
+const lookWaitingDefault_ms = 10_000;
 /** Before a batch is taken up again whose files could not be read or written. */
 const again_ms = 30_000;
 /** What is kept of batches that run is renewed so often, or sooner where it is kept for a shorter time. */
@@ -50,6 +55,8 @@ export interface BatchesOptions {
   open_max?: number;
   /** Until what another gateway left is this one's. */
   claim_ms?: number;
+  /** Between two looks whether a batch that waits was cancelled at another gateway. */
+  look_waiting_ms?: number;
   ask(key: ApiKey, path: string, asked: InnerRequest): Promise<CollectedAnswer | undefined>;
 }
 
@@ -305,7 +312,9 @@ export class Batches {
   }
 
   async #runInTurn(key_id: string, batch: KeptBatch, run: Running): Promise<void> {
-    const leave = await this.#lanes.take(run.owner, run.stop.signal);
+    const { look_waiting_ms = lookWaitingDefault_ms } = this.#options;
+    const watching = setInterval(() => this.#stopIfCancelled(key_id, batch.id, run), look_waiting_ms);
+    const leave = await this.#lanes.take(run.owner, run.stop.signal).finally(() => clearInterval(watching));
     try {
       if (!this.#isClosing) await this.#run(key_id, batch, run);
     } finally {
@@ -390,9 +399,13 @@ export class Batches {
   #watch(key_id: string, current: KeptBatch, run: Running): void {
     this.#validKey(key_id, run);
     void put(this.#folders().batches, key_id, current).catch(() => undefined);
-    // Another gateway of the site may have been told to end it.
+    this.#stopIfCancelled(key_id, current.id, run);
+  }
+
+  /** Another gateway of the site may have been told to end it. */
+  #stopIfCancelled(key_id: string, batch_id: string, run: Running): void {
     void this.#cancellations(key_id)
-      .markedAt(current.id)
+      .markedAt(batch_id)
       .then((at) => at !== undefined && cancelRun(run, at))
       .catch(() => undefined);
   }

@@ -36,6 +36,7 @@ beforeEach(async () => {
     log,
     running_max: 1,
     open_max,
+    look_waiting_ms: 50,
     ask: async (_key, _path, { body, signal }) => {
       begun.push((JSON.parse(body.toString()) as { name: string }).name);
       await new Promise<void>((resolve) => {
@@ -116,6 +117,19 @@ it('ends a batch that is cancelled while it waits, without a lane', async () => 
   const second = await begin(a, 'a2');
   await begin(a, 'a3');
   await batches.cancel(a, second);
+  await until(async () => (await batches.find(a, second)).status === 'cancelled', 'its end');
+  expect(await untilBegun(2)).toEqual(['a1', 'a3']);
+});
+
+it('ends a batch in the same way that was cancelled at another gateway of the site', async () => {
+  const a = newKey('a');
+  await begin(a, 'a1');
+  const second = await begin(a, 'a2');
+  await begin(a, 'a3');
+  const gateway_folder = join(root, 'gateway-2');
+  const other = new Batches({ gateway_folder, kept, keys, log, ask: () => expect.unreachable() });
+  expect((await other.cancel(a, second)).status).toBe('cancelling');
+  await other.close();
   await until(async () => (await batches.find(a, second)).status === 'cancelled', 'its end');
   expect(await untilBegun(2)).toEqual(['a1', 'a3']);
 });
