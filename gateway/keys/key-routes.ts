@@ -12,6 +12,7 @@ import {
   type KeySettings,
   keyChangesSchema,
   keySettingsSchema,
+  narrowedSettings,
 } from '../../spec/key-settings.ts';
 import { type LoginRole, loginRoles } from '../../spec/login-settings.ts';
 import { printableName } from '../../spec/printable-name.ts';
@@ -20,6 +21,7 @@ import type { GatewayLog } from '../log.ts';
 import { parseWith } from '../parse-with.ts';
 import type { KeyLimits } from './key-limits.ts';
 import type { KnownProviders } from './known-providers.ts';
+import { widerSettings } from './wider-settings.ts';
 
 export interface KeyServices extends CallerServices {
   keyLimits: KeyLimits;
@@ -70,6 +72,7 @@ export function keyRoutes(app: FastifyInstance, services: KeyServices): void {
     if (caller.role !== 'operator') {
       requireOwn(caller, before);
       requireDerived(caller, before);
+      requireNoWiderParent(services, caller.key, before);
       requireNarrowing(changes);
     }
     const checked = checkedSettings(changes, services.providers);
@@ -80,7 +83,7 @@ export function keyRoutes(app: FastifyInstance, services: KeyServices): void {
     const caller = await callerOf(request.raw, services);
     const { grace_s } = parseWith(rotateBody, request.body);
     const before = await requireVisible(services, caller, request.params.id);
-    requireNoMore(caller, before);
+    requireNoMore(services, caller, before);
     note(services, caller, 'rotate', before, { grace_s });
     const { key, secret } = keys.rotate(before.id, 1000 * grace_s);
     return { ...key, key: secret };
@@ -217,20 +220,52 @@ function requireDerived(caller: Caller, key: ApiKey): void {
 }
 
 /**
- * Who rotates a key is shown its secret: a key that was made from another, or has a lesser role, must not get at one
- * that may do more.
+ * What a derived key may do can be widened up to what the key allows that it was derived from: of two keys of one user
+ * the narrower changes none of those that the wider one made.
  *
  * @throws E_KEY_SCOPE
  */
-function requireNoMore(caller: Caller, key: ApiKey): void {
+function requireNoWiderParent({ keys }: KeyServices, asking: ApiKey, key: ApiKey): void {
+  const parent = parentOf(keys, key);
+  if (!parent || parent.id === asking.id) return;
+  const wider = widerSettings(parent.settings, asking.settings);
+  if (wider.length === 0) return;
+  throw new HpcserveError('E_KEY_SCOPE', {
+    what: `the settings of ${printableName(key.name)} are not for the key ${printableName(asking.name)}`,
+    because: `it was derived from ${parent.id}, which may do more: ${wider.join(', ')}`,
+    try: `change it with the key ${parent.id}, or ask the operator of the gateway`,
+  });
+}
+
+/**
+ * Who rotates a key is shown its secret: a key that was made from another, has a lesser role or narrower settings must
+ * not get at one that may do more.
+ *
+ * @throws E_KEY_SCOPE
+ */
+function requireNoMore({ keys }: KeyServices, caller: Caller, key: ApiKey): void {
   if (caller.role === 'operator') return;
   // Also of its own: a session may have a lesser role than the key as which it acts.
   const isAbove = rankOf(key.settings.role) > rankOf(caller.role);
-  if (!isAbove && !isOtherOfDerived(caller, key)) return;
+  const wider =
+    key.id === caller.key.id ? [] : widerSettings(effectiveSettings(keys, key), caller.key.settings);
+  if (!isAbove && !isOtherOfDerived(caller, key) && wider.length === 0) return;
   throw new HpcserveError('E_KEY_SCOPE', {
     what: `the key ${printableName(key.name)} may do more than the one that asks for its secret`,
+    because: wider.length > 0 ? `it has wider settings: ${wider.join(', ')}` : undefined,
     try: 'rotate it with the key itself, or ask the operator of the gateway',
   });
+}
+
+/** Of a derived key, what it and the key allow that it was derived from. */
+function effectiveSettings(keys: KeyStore, key: ApiKey): KeySettings {
+  const parent = parentOf(keys, key);
+  return parent ? narrowedSettings(parent.settings, key.settings) : key.settings;
+}
+
+/** Undefined where it was made from none, or from one of which nothing is known any more. */
+function parentOf(keys: KeyStore, { parent_id }: ApiKey): ApiKey | undefined {
+  return keys.list().find(({ id }) => id === parent_id);
 }
 
 function rankOf(role: LoginRole = 'user'): number {

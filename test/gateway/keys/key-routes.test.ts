@@ -139,6 +139,33 @@ describe('a user', () => {
   });
 });
 
+describe('of two keys of one user', () => {
+  it('the narrower gets at no secret and no settings of the wider one, or of what that made', async () => {
+    const wide = await made({ user: 'frank' }, 'wide');
+    const narrow = await made({ user: 'frank', models: ['tiny'], requests_per_minute: 5 }, 'narrow');
+    const ofWide = (await (await derived(wide.key, { models: ['tiny'] })).json()) as Made;
+    const ofNarrow = (await (await derived(narrow.key)).json()) as Made;
+    const asked = async ({ key }: Made, method: string, path: string, body: object): Promise<string> => {
+      const answer = await ask(key, `/hpcserve/v1/keys/${path}`, method, body);
+      return answer.ok ? 'done' : codeOf(answer);
+    };
+    const change = { models: ['tiny', 'small'] };
+    for (const { id } of [wide, ofWide]) {
+      expect(await asked(narrow, 'POST', `${id}/rotate`, {})).toBe('E_KEY_SCOPE');
+      expect(await asked(narrow, 'PATCH', id, change)).toBe('E_KEY_SCOPE');
+    }
+    const refused = await ask(narrow.key, `/hpcserve/v1/keys/${ofWide.id}/rotate`, 'POST', {});
+    expect(await refused.text()).toContain('it has wider settings: requests_per_minute');
+    for (const { key } of [wide, ofWide]) expect((await ask(key, '/v1/models')).status).toBe(200);
+    for (const asking of [narrow, wide]) {
+      expect(await asked(asking, 'PATCH', ofNarrow.id, change)).toBe('done');
+      expect(await asked(asking, 'POST', `${ofNarrow.id}/rotate`, {})).toBe('done');
+    }
+    expect(await asked(wide, 'PATCH', ofWide.id, change)).toBe('done');
+    expect(await asked(wide, 'POST', `${narrow.id}/rotate`, {})).toBe('done');
+  });
+});
+
 describe('a key that was derived from another', () => {
   it('makes no key, which would be wider than itself and outlive it', async () => {
     const parent = await made({ user: 'alice', models: ['tiny', 'small'] });
