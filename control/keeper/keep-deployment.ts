@@ -13,12 +13,14 @@ import { digestOf } from '../state/digest.ts';
 import { inPhase, type LaunchRecord } from '../state/launch-record.ts';
 import { givenUp, served, successorOf, superseded } from '../state/launch-transitions.ts';
 import { withRenewed } from '../state/pipeline-groups.ts';
+import type { RepeatedTrouble } from './repeated-trouble.ts';
 
 export interface KeepingDeployment extends Writer {
   store: DeploymentStore;
   reconciler: Reconciler;
   settings: KeepSettings;
   emit: (event: ProgressEvent) => void;
+  trouble: RepeatedTrouble;
   /** Gives those of the launches that are over another place whose own is gone; with how many came to nothing. */
   replaceLost: (
     state: DeploymentState,
@@ -44,12 +46,20 @@ export interface KeptRound {
   seen?: { state: DeploymentState; observation: Observation; spent: boolean };
 }
 
+interface SeenDeployment {
+  state: DeploymentState;
+  observation: Observation;
+  /** The scheduler did not do what was asked of it. */
+  is_troubled?: boolean;
+}
+
 /** @throws HpcserveError where the state cannot be read or the lock is not to be had; the next round tries again */
 export async function keepDeployment(keeping: KeepingDeployment, name: string): Promise<KeptRound> {
   const { reconciler, settings, now_ms, store } = keeping;
   // Two that submit the same launches would take them from each other.
   if (isFollowed(store.require(name), now_ms())) return { kept: false, next_at_ms: now_ms() };
   const first_seen = await reconciler.pass(name).catch((error: unknown) => recorded(keeping, name, error));
+  noteTrouble(keeping, name, first_seen);
   const seen = await withoutLost(keeping, first_seen);
   const { state, observation } = seen;
   if (!isKept(state)) return { kept: false, next_at_ms: Number.POSITIVE_INFINITY };
@@ -97,20 +107,29 @@ async function withoutLost(
  * wrong with the place itself is the caller's.
  */
 async function recorded(
-  { reconciler, emit, now_ms }: KeepingDeployment,
+  { reconciler, trouble }: KeepingDeployment,
   name: string,
   thrown: unknown,
-): Promise<{ state: DeploymentState; observation: Observation }> {
+): Promise<SeenDeployment> {
   const error = HpcserveError.from(thrown);
   const ofItsPlace = error.code === 'E_JOBS_LIMIT' || error.code === 'E_JOINED_NODE_GONE';
   if (!error.code.startsWith('E_SLURM_') && !ofItsPlace) throw thrown;
-  emit({
-    at_ms: now_ms(),
-    kind: 'warning',
-    message: `${name}: ${[error.message, ...error.because].join(': ')}`,
-  });
-  return reconciler.pass(name, new Set());
+  trouble.happened(jobsOf(name), [error.message, ...error.because].join(': '));
+  return { ...(await reconciler.pass(name, new Set())), is_troubled: true };
 }
+
+/** What the reconciler has said of a scheduler that does not answer goes on until it does. */
+function noteTrouble(
+  { trouble }: KeepingDeployment,
+  name: string,
+  { observation: { problems }, is_troubled = false }: SeenDeployment,
+): void {
+  for (const problem of problems) trouble.happened(jobsOf(name), problem, true);
+  if (problems.length === 0 && !is_troubled) trouble.over(jobsOf(name));
+}
+
+/** What trouble with them is about. */
+export const jobsOf = (name: string): string => `jobs of ${name}`;
 
 function servesFirst(launch: LaunchRecord, observation: Observation): boolean {
   return launch.served_at_ms === undefined && allServe(launch, observation.launches.get(launch.launch_id));

@@ -11,9 +11,10 @@ import { Reconciler } from '../reconcile/reconciler.ts';
 import { type Operations, type OperationsInput, openOperations } from '../runner/operations.ts';
 import { Scaler } from '../scaler/scaler.ts';
 import { type DeploymentState, isActive } from '../state/deployment-state.ts';
-import { type FindLost, keepDeployment } from './keep-deployment.ts';
+import { type FindLost, jobsOf, keepDeployment } from './keep-deployment.ts';
 import { LostNodes } from './lost-nodes.ts';
 import { PendingJobMigrator } from './pending-job-migrator.ts';
+import { RepeatedTrouble } from './repeated-trouble.ts';
 import { Replanner } from './replanner.ts';
 
 export interface KeeperOptions {
@@ -57,11 +58,12 @@ export class Keeper {
   /** Whether it looks again and again: that a node is silent for a while is seen by nobody who looks once. */
   #watches = false;
   readonly #kept = new Map<string, Kept>();
-  readonly #said = new Map<string, string>();
+  readonly #trouble: RepeatedTrouble;
 
   constructor(options: KeeperOptions) {
     this.#options = options;
     const operations = openOperations({ ...options.input, emit: options.emit });
+    this.#trouble = new RepeatedTrouble(options.emit, operations.now_ms);
     this.#lostNodes = new LostNodes(operations);
     this.#operations = { ...operations, lost_nodes: () => this.#lostNodes.nodes };
     this.#scaler = new Scaler(this.#operations, options.emit);
@@ -104,7 +106,10 @@ export class Keeper {
     const wanted = states.filter(({ desired }) => desired === 'serving');
     // A `stop` that was interrupted left jobs behind: this ends them.
     const attended = states.filter(isActive);
-    for (const { name } of states.filter((state) => !isActive(state))) this.#kept.delete(name);
+    for (const { name } of states.filter((state) => !isActive(state))) {
+      this.#kept.delete(name);
+      for (const about of [name, jobsOf(name)]) this.#trouble.over(about);
+    }
     // What cannot be read may want to be kept: nothing is idle meanwhile.
     const any = attended.length > 0 || unread;
     await this.#guarded('demand', async () => this.#scaler.readDemand(wanted));
@@ -148,8 +153,9 @@ export class Keeper {
     const findLost: FindLost | undefined = this.#watches
       ? this.#lostNodes.find.bind(this.#lostNodes)
       : undefined;
+    const trouble = this.#trouble;
     const { next_at_ms, seen } = await keepDeployment(
-      { store, reconciler, settings, command, now_ms, emit, signal, replaceLost, findLost },
+      { store, reconciler, settings, command, now_ms, emit, trouble, signal, replaceLost, findLost },
       state.name,
     );
     if (!seen) return next_at_ms;
@@ -184,27 +190,17 @@ export class Keeper {
     }
   }
 
-  /**
-   * The same trouble is told once, until it is over.
-   * @returns whether there was none
-   */
+  /** What goes wrong is said, and tried again in the next round. @returns whether nothing did */
   async #guarded(about: string, work: () => Promise<void>): Promise<boolean> {
-    const { now_ms, signal } = this.#operations;
+    const { signal } = this.#operations;
     try {
       await work();
-      this.#said.delete(about);
+      this.#trouble.over(about);
       return true;
     } catch (thrown) {
       if (signal.aborted) return false;
-      const error = HpcserveError.from(thrown);
-      const reason = [error.message, ...error.because].join(': ');
-      if (this.#said.get(about) !== reason)
-        this.#options.emit({
-          at_ms: now_ms(),
-          kind: 'warning',
-          message: `${about}: ${reason} [${error.code}]`,
-        });
-      this.#said.set(about, reason);
+      const { message, because, code } = HpcserveError.from(thrown);
+      this.#trouble.happened(about, `${[message, ...because].join(': ')} [${code}]`);
       return false;
     }
   }

@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { hostname } from 'node:os';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { keepDeployment } from '../../../control/keeper/keep-deployment.ts';
+import { RepeatedTrouble } from '../../../control/keeper/repeated-trouble.ts';
 import { Reconciler } from '../../../control/reconcile/reconciler.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
 import { identityOf } from '../../../host/process-identity.ts';
@@ -27,7 +28,8 @@ async function round(followed_by: DeploymentState['followed_by']): Promise<numbe
   const facts = { user: 'someone', environment: {} };
   const reconciler = new Reconciler({ ...common, site, runner, facts });
   const settings = { ...defaultKeepSettings, signal_s: 0, gpu_hours: undefined };
-  await keepDeployment({ ...common, reconciler, settings, replaceLost: async () => false }, 'demo');
+  const trouble = new RepeatedTrouble(common.emit, common.now_ms);
+  await keepDeployment({ ...common, reconciler, settings, trouble, replaceLost: async () => false }, 'demo');
   return runner.submitted.length;
 }
 

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { keepDeployment } from '../../../control/keeper/keep-deployment.ts';
+import { RepeatedTrouble } from '../../../control/keeper/repeated-trouble.ts';
 import { assess } from '../../../control/reconcile/assess.ts';
 import { mergePlan } from '../../../control/reconcile/decide.ts';
 import { Reconciler } from '../../../control/reconcile/reconciler.ts';
@@ -42,7 +43,14 @@ const reconciler = (): Reconciler =>
 
 async function round(): Promise<DeploymentState> {
   const settings = { ...defaultKeepSettings, signal_s: 0, gpu_hours: undefined };
-  const keeping = { ...common(), reconciler: reconciler(), settings, replaceLost: async () => false };
+  const trouble = new RepeatedTrouble(common().emit, common().now_ms);
+  const keeping = {
+    ...common(),
+    reconciler: reconciler(),
+    settings,
+    trouble,
+    replaceLost: async () => false,
+  };
   await keepDeployment(keeping, 'demo');
   return place.store.require('demo');
 }
