@@ -44,6 +44,36 @@ export async function stopDeployment(
   emit({ at_ms: now_ms(), kind: 'stopped', deployment: name });
 }
 
+/**
+ * Ends them one after the other; what is wrong with one leaves no other running.
+ * @throws the error of the only one that was not ended, or E_DEPLOYMENT_STOP with those of all
+ */
+export async function stopDeployments(
+  operations: Operations,
+  names: readonly string[],
+  options: StopOptions,
+): Promise<void> {
+  const failed: { name: string; error: HpcserveError }[] = [];
+  for (const name of names)
+    try {
+      await stopDeployment(operations, name, options);
+    } catch (thrown) {
+      if (operations.signal.aborted) throw thrown;
+      failed.push({ name, error: HpcserveError.from(thrown) });
+    }
+  const [first] = failed;
+  if (!first) return;
+  if (failed.length === 1) throw first.error;
+  throw new HpcserveError('E_DEPLOYMENT_STOP', {
+    what: `${failed.length} of ${names.length} deployments were not ended`,
+    because: failed.map(
+      ({ name, error }) => `${name}: ${[error.message, ...error.because].join(': ')} [${error.code}]`,
+    ),
+    try: [...new Set(failed.flatMap(({ error }) => error.try)), 'then run the same command again'],
+    details: { failed: failed.map(({ error }) => error.toJSON()) },
+  });
+}
+
 /** One whose file cannot be read may want to be kept. */
 function isKeeperNeeded(store: DeploymentStore): boolean {
   const { states, unreadable } = store.loadAll();

@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import { isGatewayDesired, isGatewayNeeded, stopGateway } from '../../control/gateway/gateway.ts';
 import { inspectGateways } from '../../control/gateway/process.ts';
 import type { Operations } from '../../control/runner/operations.ts';
-import { stopDeployment } from '../../control/stop.ts';
+import { stopDeployments } from '../../control/stop.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { parseSeconds } from '../parse-seconds.ts';
@@ -82,9 +82,15 @@ async function stopOnSite(
   options: StopOptions,
 ): Promise<void> {
   const view = progressView(context);
+  const said = new Set<string>();
   const operations = openSession(context, {
     command: 'hpcserve stop',
-    emit: (event) => view.show(event),
+    emit: (event) => {
+      // Of one that cannot be read the same is said at the end of each other one.
+      if (event.kind === 'warning' && said.has(event.message)) return;
+      if (event.kind === 'warning') said.add(event.message);
+      view.show(event);
+    },
   });
   const { store } = operations;
   try {
@@ -93,11 +99,8 @@ async function stopOnSite(
     if (options.all && names.length > 0 && !options.yes) {
       if (!(await context.confirm(`End ${names.join(', ')}?`))) return;
     }
-    for (const each of names)
-      await stopDeployment(operations, each, {
-        keep_gateway: true,
-        timeout_ms: options.timeout === undefined ? undefined : options.timeout * 1000,
-      });
+    const timeout_ms = options.timeout === undefined ? undefined : options.timeout * 1000;
+    await stopDeployments(operations, names, { keep_gateway: true, timeout_ms });
     if (name !== undefined && !context.json) noteOtherShares(context, operations, name);
     const gateways = await inspectGateways(store.layout);
     // One that was being started a moment ago, by a keeper that has ended since, does not answer yet.

@@ -83,7 +83,8 @@ export const controlErrors = defineErrors({
     exit_code: 8,
   },
   E_DEPLOYMENT_STOP: {
-    cause: 'Jobs or processes of a deployment were still there after the time given to stop.',
+    cause:
+      'Jobs or processes of a deployment were still there after the time given to stop, or could not be ended.',
     fix: 'run stop again; if a job stays in state COMPLETING, its node needs the attention of an operator',
     http_status: 504,
     exit_code: 8,

@@ -1,9 +1,11 @@
 /** What `hpcserve stop` leaves behind: nothing, also of what had only begun. */
-import { readFileSync, rmSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { DeploymentStore } from '../../../control/state/deployment-store.ts';
 import { isAlive, type ProcessIdentity } from '../../../host/process-identity.ts';
-import { gatewayFiles } from '../../../spec/state-layout.ts';
+import { gatewayFiles, stateLayout } from '../../../spec/state-layout.ts';
+import { deploymentState, launchRecord } from '../../control/support.ts';
 import { type Home, temporaryHome } from '../support.ts';
 
 let home: Home;
@@ -41,3 +43,25 @@ it.each([
     await home.run(['stop', '--gateway']);
   }
 });
+
+it('--all ends the others where the state of some cannot be read, and says which', async () => {
+  const store = new DeploymentStore(stateLayout(join(home.folder, '.hpcserve'), 'local'));
+  const given = (name: string): void => {
+    store.prepareDeployment(name);
+    store.write(deploymentState([launchRecord(1, { phase: 'ended' })], { name, kept: true }));
+  };
+  const damage = (name: string): void => writeFileSync(join(store.folder(name), 'deployment.json'), '{');
+  for (const name of ['a', 'broken', 'm', 'torn', 'z']) given(name);
+  damage('broken');
+  const stopped = await home.run(['stop', '--all', '--yes']);
+  expect(stopped.code, stopped.stderr).toBe(12);
+  expect(stopped.stderr).toMatch(/error: .*broken.*\[E_DEPLOYMENT_STATE\]/);
+  // Once before that, though it was there at the end of each of the others.
+  expect(stopped.stderr.match(/warning: .*broken/g)).toHaveLength(1);
+  for (const name of ['a', 'm', 'torn', 'z']) expect(store.require(name).desired).toBe('stopped');
+  damage('torn');
+  const again = await home.run(['stop', '--all', '--yes']);
+  expect(again.code, again.stderr).toBe(8);
+  expect(again.stderr).toContain('error: 2 of 5 deployments were not ended [E_DEPLOYMENT_STOP]');
+  for (const name of ['broken', 'torn']) expect(again.stderr).toMatch(new RegExp(`because: ${name}: `));
+}, 60_000);
