@@ -177,7 +177,7 @@ async function ensureKey(
   endpoint: GatewayEndpoint,
   credentials: CredentialFile,
 ): Promise<string> {
-  const { store, loaded, facts } = operations;
+  const { store, loaded, facts, now_ms, emit } = operations;
   const url = baseUrl(endpoint);
   const kept = credentials.find({ gateway_folder: store.layout.gateway_folder });
   if (kept && (await isAccepted({ ...endpoint, url }, kept.key))) {
@@ -185,16 +185,26 @@ async function ensureKey(
     return kept.key;
   }
   const admin = new GatewayAdmin(endpoint, readAdminToken(store.layout));
-  const made = await admin.createKey(facts.user);
-  credentials.save({
+  const credential = {
     url,
     site: loaded.site.name,
     gateway_folder: store.layout.gateway_folder,
-    key: made.key,
-    key_id: made.id,
-    created_at_ms: operations.now_ms(),
-  });
-  return made.key;
+    created_at_ms: now_ms(),
+  };
+  credentials.requireRoomFor(credential);
+  const { key, id: key_id } = await admin.createKey(facts.user);
+  try {
+    credentials.save({ ...credential, key, key_id });
+  } catch (thrown) {
+    // Nobody has it, and whoever deploys again makes another one.
+    await admin.revokeKey(key_id).catch((error: unknown) => {
+      const reason = HpcserveError.from(error).message;
+      const message = `the key ${key_id} was kept nowhere, and is still valid (hpcserve keys revoke ${key_id}): ${reason}`;
+      emit({ at_ms: now_ms(), kind: 'warning', message });
+    });
+    throw thrown;
+  }
+  return key;
 }
 
 /**

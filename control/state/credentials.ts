@@ -1,4 +1,4 @@
-import { chmodSync, readFileSync, statSync } from 'node:fs';
+import { chmodSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { z } from 'zod';
 import { makeFolders } from '../../host/make-folders.ts';
@@ -18,6 +18,9 @@ const credentialSchema = z.object({
 export type GatewayCredential = z.infer<typeof credentialSchema>;
 const fileSchema = z.object({ format: z.literal(1), gateways: z.array(credentialSchema) });
 
+/** As long as a key is, and longer than its id. */
+const secretLike = '0'.repeat(64);
+
 /** API keys of this person, by gateway: `$XDG_CONFIG_HOME/hpcserve/credentials.json`, 0600. */
 export class CredentialFile {
   readonly path: string;
@@ -36,14 +39,33 @@ export class CredentialFile {
   }
 
   save(credential: GatewayCredential): void {
+    makeFolders(dirname(this.path));
+    writeFileAtomically(this.path, this.#textWith(credential));
+  }
+
+  /**
+   * Tries beside the file whether it could be written with one more key: nobody has a key that is made and cannot be
+   * kept.
+   * @throws the system's error
+   */
+  requireRoomFor(credential: Omit<GatewayCredential, 'key' | 'key_id'>): void {
+    const { length } = this.#textWith({ ...credential, key: secretLike, key_id: secretLike });
+    const beside = `${this.path}.try`;
+    makeFolders(dirname(this.path));
+    try {
+      writeFileAtomically(beside, '0'.repeat(length));
+    } finally {
+      rmSync(beside, { force: true });
+    }
+  }
+
+  #textWith(credential: GatewayCredential): string {
     const others = this.#read().filter(
       (each) =>
         !(credential.gateway_folder !== undefined && each.gateway_folder === credential.gateway_folder) &&
         !sameUrl(each.url, credential.url),
     );
-    makeFolders(dirname(this.path));
-    const file = { format: 1, gateways: [...others, credential] };
-    writeFileAtomically(this.path, `${JSON.stringify(file, null, 2)}\n`);
+    return `${JSON.stringify({ format: 1, gateways: [...others, credential] }, null, 2)}\n`;
   }
 
   #read(): GatewayCredential[] {
