@@ -1,7 +1,7 @@
-import { constants } from 'node:os';
 import type { SshConnection } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import { enterRawMode, windowSize } from '../terminal.ts';
+import { exitCodeOf } from './remote-exit.ts';
 
 /**
  * A program on the other machine, at the terminal of this process.
@@ -33,10 +33,7 @@ export async function useRemoteTerminal(
     stdin.pause();
     stdout.off('resize', resize);
   }
-  if (ended !== undefined) {
-    const signal = constants.signals[`SIG${ended.signal ?? ''}` as NodeJS.Signals];
-    return signal === undefined ? ended.code : 128 + signal;
-  }
+  if (ended !== undefined) return exitCodeOf(ended);
   throw new HpcserveError('E_SSH_CONNECT', {
     what: `the connection to ${connection.target.host} broke`,
     because: 'it ended before the command did',

@@ -9,6 +9,7 @@ import type { LoadedSite } from '../../control/state/site-files.ts';
 import type { ExecOptions } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
+import { exitCodeOf } from './remote-exit.ts';
 import { openRemoteSite } from './remote-site.ts';
 import { useRemoteTerminal } from './remote-terminal.ts';
 import { UploadSet } from './upload-set.ts';
@@ -53,12 +54,11 @@ export async function runThere(
       return await useRemoteTerminal(connection, [...program, ...words], context.environment.TERM);
     }
     const options: ExecOptions = {
-      onStdout: (text) => context.write(text),
-      onStderr: (text) => process.stderr.write(text),
+      output: process,
       signal: context.signal,
     };
     if (inputCommands.has(used) && !context.tty.stdin) options.input = process.stdin;
-    const { code } = await connection.exec([...program, ...words], options);
+    const code = exitCodeOf(await connection.exec([...program, ...words], options));
     for (const each of fetched) {
       const { code: read, stdout } = await connection.exec(['cat', '--', each.there]);
       if (read === 0) writeFileSync(each.here, stdout, { mode: 0o600 });

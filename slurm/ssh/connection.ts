@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
-import type { Duplex, Readable } from 'node:stream';
+import type { Duplex, Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type {
   Client,
@@ -14,6 +14,7 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import { shellQuote } from '../quote.ts';
 import { type AskPerson, Authentication } from './authentication.ts';
 import { acceptCertified } from './certified-key.ts';
+import { type CommandEnd, interruptOnAbort } from './interruption.ts';
 import { hostKeyFingerprint, hostKeyType, judgeHostKey, knownKeyTypes } from './known-hosts.ts';
 import { ssh2 } from './library.ts';
 import type { SshTarget } from './target.ts';
@@ -30,22 +31,23 @@ export interface ExecOptions {
   input?: string | Readable;
   /** Called with what the command prints, as it comes. */
   onStdout?: (text: string) => void;
-  onStderr?: (text: string) => void;
+  /** Where what the command prints goes instead, byte for byte and no faster than it is taken: the result has none. */
+  output?: { stdout: Writable; stderr: Writable };
   /** Aborted: the command gets SIGINT, as Ctrl-C gives it. */
   signal?: AbortSignal;
+  /**
+   * Time to end in order after that; then its channel is closed. Lower: a server that hands on no signals is left
+   * sooner; higher: slow commands can say more of their end.
+   */
+  interrupted_ms?: number;
 }
 
 export interface ExecResult {
-  /** A command ended by a signal has 128, and the signal's name beside it. */
+  /** A command ended by a signal has 128, and the signal's name beside it; SIGINT where it was left interrupted. */
   code: number;
   signal?: string;
   stdout: string;
   stderr: string;
-}
-
-interface CommandEnd {
-  code: number;
-  signal?: string;
 }
 
 export interface StartedCommand {
@@ -60,6 +62,9 @@ const ready_ms = 120_000;
  * A connection is dead after `count` of these without an answer. Lower: drops are seen sooner; higher: fewer packets.
  */
 const keepalive = { interval_ms: 10_000, count: 3 };
+
+/** Commands say in this time what they leave behind, ms; see `ExecOptions`. */
+const interrupted_ms_default = 10_000;
 
 /** One connection to a login node: commands, files and ports over it. Host keys are checked, always. */
 export class SshConnection {
@@ -110,23 +115,24 @@ export class SshConnection {
    */
   async exec(argv: readonly string[], options: ExecOptions = {}): Promise<ExecResult> {
     const { channel, end } = await this.#start(argv);
+    const { output, onStdout, input, signal, interrupted_ms = interrupted_ms_default } = options;
     const out = { stdout: '', stderr: '' };
-    const take =
-      (name: 'stdout' | 'stderr', tell: ((text: string) => void) | undefined) => (chunk: string) => {
-        out[name] += chunk;
-        tell?.(chunk);
-      };
-    channel.setEncoding('utf8').on('data', take('stdout', options.onStdout));
-    channel.stderr.setEncoding('utf8').on('data', take('stderr', options.onStderr));
-    const interrupt = (): void => channel.signal('INT');
-    options.signal?.addEventListener('abort', interrupt, { once: true });
-    if (typeof options.input !== 'object') channel.end(options.input ?? '');
-    let ended: CommandEnd | undefined;
-    try {
-      ended = await (typeof options.input === 'object' ? fed(channel, options.input, end) : end);
-    } finally {
-      options.signal?.removeEventListener('abort', interrupt);
+    if (output === undefined) {
+      channel.setEncoding('utf8').on('data', (text: string) => {
+        out.stdout += text;
+        onStdout?.(text);
+      });
+      channel.stderr.setEncoding('utf8').on('data', (text: string) => {
+        out.stderr += text;
+      });
+    } else {
+      channel.pipe(output.stdout, { end: false });
+      channel.stderr.pipe(output.stderr, { end: false });
     }
+    using interruption = interruptOnAbort(channel, signal, interrupted_ms);
+    if (typeof input !== 'object') channel.end(input ?? '');
+    const over = Promise.race([end, interruption.left]);
+    const ended = await (typeof input === 'object' ? fed(channel, input, over) : over);
     if (ended === undefined) throw lost(this.target.host, 'it ended before the command did');
     return { ...ended, ...out };
   }

@@ -1,7 +1,8 @@
 /** A site that is reached over ssh: a real OpenSSH server on this machine, behind which people have another home. */
-import { writeFileSync } from 'node:fs';
+import { chownSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../host/package-root.ts';
+import type { ClusterUser } from '../cluster/user.ts';
 import { type SshServer, startSshServer } from '../slurm/ssh/server.ts';
 import { type Home, temporaryHome } from './support.ts';
 
@@ -15,16 +16,26 @@ export interface RemoteSite {
   dispose(): Promise<void>;
 }
 
-export async function openRemoteSite(): Promise<RemoteSite> {
+/**
+ * @param options.as who logs in, where the tests run as root; @param options.install_dir where hpcserve is there
+ */
+export async function openRemoteSite({
+  as,
+  install_dir = packageRoot,
+}: {
+  as?: ClusterUser;
+  install_dir?: string;
+} = {}): Promise<RemoteSite> {
   const laptop = temporaryHome();
   const there = temporaryHome();
-  const server = await startSshServer({ HOME: there.folder });
+  if (as) chownSync(there.folder, as.uid, as.gid);
+  const server = await startSshServer({ HOME: there.folder }, as?.name);
   const { port, user, identity_file, known_hosts_file } = server;
   const site = {
     name: 'far',
     kind: 'slurm',
     state_dir: join(there.folder, 'state'),
-    runtime: { install_dir: packageRoot, node_path: process.execPath },
+    runtime: { install_dir, node_path: process.execPath },
   };
   const ssh = { host: '127.0.0.1', port, user, identity_file, known_hosts_file };
   const site_file = 'far.yaml';

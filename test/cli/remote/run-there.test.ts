@@ -1,10 +1,16 @@
 /** Commands of a site over ssh that a person uses at a terminal, or pipes something into. */
-import { spawn } from 'node:child_process';
+import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { spawn as spawnPty } from 'node-pty';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { packageRoot } from '../../../host/package-root.ts';
+import { processesWithArgument } from '../../../host/process-identity.ts';
+import { version } from '../../../host/version.ts';
 import { fixtureEngine } from '../../agent/support.ts';
+import { ensureClusterUser } from '../../cluster/user.ts';
 import { eventually } from '../../mesh/support.ts';
 import { openRemoteSite, type RemoteSite } from '../remote-site.ts';
 
@@ -93,3 +99,46 @@ it('leaves what is piped into the shell alone where a command reads nothing', as
   await new Promise((resolve) => loop.once('close', resolve));
   expect(told).toBe('one: 9\ntwo: 9\n');
 });
+
+it('hands on what is printed there byte for byte', async () => {
+  const install_dir = mkdtempSync(join(tmpdir(), 'hpcserve-bytes-'));
+  mkdirSync(join(install_dir, 'cli'));
+  const bytes = Buffer.from([0xff, 0, 0x61, 0xc3]);
+  writeFileSync(
+    join(install_dir, 'cli/hpcserve.mjs'),
+    `if (process.argv[2] === '--version') console.log('${version}');
+    else process.stdout.write(Buffer.from([${[...bytes]}]));`,
+  );
+  const other = await openRemoteSite({ install_dir });
+  try {
+    const child = startAtLaptop(other, ['status', '--site', other.site_file]);
+    expect([...(await buffer(child.stdout))]).toEqual([...bytes]);
+  } finally {
+    await other.dispose();
+    rmSync(install_dir, { recursive: true, force: true });
+  }
+});
+
+it('ends what runs there by Ctrl-C', async () => {
+  const other = await openRemoteSite({ as: ensureClusterUser() });
+  const followers = (): number[] => processesWithArgument((word) => word.startsWith(`${mark}.yaml`));
+  const mark = join(other.there.folder, '.hpcserve/remote/far/site');
+  try {
+    const child = startAtLaptop(other, ['status', '--watch', '--site', other.site_file]);
+    const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
+    await new Promise((resolve) => child.stdout.once('data', resolve));
+    expect(followers()).toHaveLength(1);
+    child.kill('SIGINT');
+    expect(await ended).toBe(130);
+    expect(followers()).toEqual([]);
+  } finally {
+    await other.dispose();
+  }
+});
+
+function startAtLaptop({ laptop }: RemoteSite, argv: readonly string[]): ChildProcessWithoutNullStreams {
+  return spawn(process.execPath, [program, ...argv], {
+    cwd: laptop.folder,
+    env: { PATH: '/nowhere', HOME: laptop.folder },
+  });
+}

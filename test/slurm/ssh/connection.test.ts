@@ -4,10 +4,11 @@ import { createServer } from 'node:http';
 import { connect, createServer as createRelay } from 'node:net';
 import { join } from 'node:path';
 import { PassThrough, Readable } from 'node:stream';
-import { text } from 'node:stream/consumers';
+import { buffer, text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { SshConnection } from '../../../slurm/ssh/connection.ts';
 import { type SshTarget, targetOf } from '../../../slurm/ssh/target.ts';
+import { ensureClusterUser } from '../../cluster/user.ts';
 import { type SshServer, startSshServer } from './server.ts';
 
 let server: SshServer;
@@ -62,6 +63,21 @@ describe('commands over ssh', () => {
     expect(seen.join('')).toBe('first\nsecond\n');
   });
 
+  it('hand on what they print byte for byte, however it is cut', async () => {
+    const stdout = new PassThrough();
+    const stderr = new PassThrough();
+    const seen = buffer(stdout);
+    // The first bytes are read before the rest is written.
+    const rest = new PassThrough();
+    stdout.once('data', () => rest.end('\n'));
+    const script = String.raw`printf '\377\0a\303'; read line; printf '\274'; printf '\376' >&2`;
+    const result = await connection.exec(['sh', '-c', script], { input: rest, output: { stdout, stderr } });
+    expect(result).toEqual({ code: 0, stdout: '', stderr: '' });
+    stdout.end();
+    expect([...(await seen)]).toEqual([0xff, 0, 0x61, 0xc3, 0xbc]);
+    expect([...stderr.read()]).toEqual([0xfe]);
+  });
+
   it('read a stream to its end, or as far as they want it', async () => {
     const all = await connection.exec(['cat'], { input: Readable.from(['what ', 'comes']) });
     expect(all).toMatchObject({ code: 0, stdout: 'what comes' });
@@ -97,6 +113,48 @@ describe('commands over ssh', () => {
     expect(await text(stream)).toMatch(/from there$/);
     await expect(connection.forward('127.0.0.1', 1)).rejects.toMatchObject({ code: 'E_SSH_CONNECT' });
     await new Promise((resolve) => http.close(resolve));
+  });
+});
+
+describe('commands that are interrupted', () => {
+  it('get SIGINT, also where their input is over', async () => {
+    // OpenSSH hands no signals on to root.
+    const own = await startSshServer({}, ensureClusterUser().name);
+    const { port, user, known_hosts_file } = own;
+    const connection = await SshConnection.open(
+      target({ port, user, known_hosts_file, identity_files: [own.identity_file] }),
+    );
+    try {
+      const interruption = new AbortController();
+      const script = 'trap "echo interrupted; exit 9" INT; cat; echo ready; while :; do sleep 0.1; done';
+      const running = connection.exec(['sh', '-c', script], {
+        signal: interruption.signal,
+        onStdout: () => interruption.abort(),
+      });
+      expect(await running).toMatchObject({ code: 9, stdout: 'ready\ninterrupted\n' });
+      // It was aborted before this one began.
+      const late = await connection.exec(['sleep', '60'], { signal: interruption.signal });
+      expect(late).toMatchObject({ code: 128, signal: 'SIGINT' });
+    } finally {
+      connection.close();
+      await own.stop();
+    }
+  });
+
+  it('and go on are left, and find nobody who reads what they say', async () => {
+    const connection = await SshConnection.open(target());
+    const interruption = new AbortController();
+    const gone = join(server.folder, 'nobody-reads');
+    // As behind an OpenSSH that hands no signals on.
+    const script = `trap '' INT PIPE; while echo more; do sleep 0.1; done 2>/dev/null; touch ${gone}; sleep 60`;
+    const left = await connection.exec(['sh', '-c', script], {
+      signal: interruption.signal,
+      interrupted_ms: 1,
+      onStdout: () => interruption.abort(),
+    });
+    expect(left).toMatchObject({ code: 128, signal: 'SIGINT' });
+    await expect.poll(() => existsSync(gone)).toBe(true);
+    connection.close();
   });
 });
 
