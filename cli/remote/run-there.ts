@@ -6,7 +6,7 @@ import { writeFileSync } from 'node:fs';
 import { isAbsolute, resolve } from 'node:path';
 import type { Command } from 'commander';
 import type { LoadedSite } from '../../control/state/site-files.ts';
-import type { ExecOptions } from '../../slurm/ssh/connection.ts';
+import type { ExecOptions, SshConnection } from '../../slurm/ssh/connection.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { CliContext } from '../context.ts';
 import { exitCodeOf } from './remote-exit.ts';
@@ -16,6 +16,16 @@ import { UploadSet } from './upload-set.ts';
 
 /** Those that a person uses at a terminal, which must be theirs there too. */
 const terminalCommands: ReadonlySet<string> = new Set(['shell', 'top', 'conversation']);
+/** Those that ask a person, or draw how far they are, on stderr: where they can here, they can there. */
+const drawingCommands: ReadonlySet<string> = new Set([
+  'deploy',
+  'plan',
+  'stop',
+  'forget',
+  'gateway',
+  'keep',
+  'backfill',
+]);
 /** Those that read what is piped into them. Others leave it alone, as they do here: a loop of a shell may read it. */
 const inputCommands: ReadonlySet<string> = new Set(['shell', 'conversation']);
 /** Options whose value is a file here, by what becomes of it. */
@@ -43,22 +53,17 @@ export async function runThere(
       site: loaded.site.name,
       host: connection.target.host,
     });
-    const progress = context.json ? [] : ['--progress', 'plain'];
+    const atTerminal = usesTerminal(context, command);
     // What follows -- is not for hpcserve: the site comes before it.
     const end = words.indexOf('--');
-    words.splice(end < 0 ? words.length : end, 0, '--site', site, ...progress);
-    const used = isConversation(command) ? 'conversation' : command.name();
-    // JSON is no conversation: as here, it wants a prompt.
-    const isTyped = context.tty.stdin && context.tty.stdout && !(used === 'conversation' && context.json);
-    if (isTyped && terminalCommands.has(used)) {
-      return await useRemoteTerminal(connection, [...program, ...words], context.environment.TERM);
-    }
-    const options: ExecOptions = {
-      output: process,
-      signal: context.signal,
-    };
-    if (inputCommands.has(used) && !context.tty.stdin) options.input = process.stdin;
-    const code = exitCodeOf(await connection.exec([...program, ...words], options));
+    words.splice(end < 0 ? words.length : end, 0, '--site', site, ...progressThere(context, atTerminal));
+    const code = atTerminal
+      ? await useRemoteTerminal(
+          connection,
+          [...likeHere(context), ...program, ...words],
+          context.environment.TERM,
+        )
+      : await runPlainly(context, command, connection, [...program, ...words]);
     for (const each of fetched) {
       const { code: read, stdout } = await connection.exec(['cat', '--', each.there]);
       if (read === 0) writeFileSync(each.here, stdout, { mode: 0o600 });
@@ -72,6 +77,43 @@ export async function runThere(
   } finally {
     connection.close();
   }
+}
+
+async function runPlainly(
+  context: CliContext,
+  command: Command,
+  connection: SshConnection,
+  argv: readonly string[],
+): Promise<number> {
+  const options: ExecOptions = { output: process, signal: context.signal };
+  if (inputCommands.has(usedAs(command)) && !context.tty.stdin) options.input = process.stdin;
+  return exitCodeOf(await connection.exec(argv, options));
+}
+
+function usesTerminal({ tty, json, command: top = '' }: CliContext, command: Command): boolean {
+  if (!tty.stdin || !tty.stdout) return false;
+  const used = usedAs(command);
+  // JSON is no conversation: as here, it wants a prompt.
+  if (terminalCommands.has(used)) return !(used === 'conversation' && json);
+  const draws = drawingCommands.has(top) || (used === 'status' && command.opts().watch === true);
+  // Both outputs are one there: each must be the terminal here.
+  return draws && tty.stderr;
+}
+
+/** As it was asked for here; plain lines where there is no terminal to draw on, and JSON with --json. */
+function progressThere({ json, configuration }: CliContext, atTerminal: boolean): string[] {
+  const asked = configuration.get('progress');
+  if (asked !== undefined && asked !== 'auto') return ['--progress', asked];
+  return json || atTerminal ? [] : ['--progress', 'plain'];
+}
+
+/** Who wants no colours here wants none there: the environment does not come along. */
+function likeHere({ environment }: CliContext): string[] {
+  return environment.NO_COLOR ? ['env', 'NO_COLOR=1'] : [];
+}
+
+function usedAs(command: Command): string {
+  return isConversation(command) ? 'conversation' : command.name();
 }
 
 /** `chat` with a model and no prompt: at a terminal a conversation, else the prompt comes from stdin. */

@@ -1,6 +1,6 @@
 /** Commands of a site over ssh that a person uses at a terminal, or pipes something into. */
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
@@ -9,6 +9,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { packageRoot } from '../../../host/package-root.ts';
 import { processesWithArgument } from '../../../host/process-identity.ts';
 import { version } from '../../../host/version.ts';
+import { deploymentFiles } from '../../../spec/state-layout.ts';
 import { fixtureEngine } from '../../agent/support.ts';
 import { ensureClusterUser } from '../../cluster/user.ts';
 import { eventually } from '../../mesh/support.ts';
@@ -82,6 +83,30 @@ it('has a conversation at the terminal', async () => {
     expect(await ended, shown).toBe(0);
   } finally {
     terminal.kill('SIGKILL');
+  }
+});
+
+it('asks at the terminal', async () => {
+  const deployment = join(site.there.folder, 'state/far/deployments/old');
+  mkdirSync(deployment, { recursive: true });
+  writeFileSync(join(deployment, deploymentFiles.state), '{}');
+  const terminal = spawnPty(process.execPath, [program, 'stop', '--all', ...place], {
+    cwd: site.laptop.folder,
+    env: { PATH: '/nowhere', HOME: site.laptop.folder, TERM: 'xterm' },
+  });
+  let shown = '';
+  terminal.onData((text) => {
+    shown += text;
+  });
+  const ended = new Promise<number>((resolve) => terminal.onExit(({ exitCode }) => resolve(exitCode)));
+  try {
+    await expect.poll(() => shown).toContain('End old? [y/N] ');
+    terminal.write('n\r');
+    expect(await ended, shown).toBe(0);
+    expect(existsSync(deployment)).toBe(true);
+  } finally {
+    terminal.kill('SIGKILL');
+    rmSync(deployment, { recursive: true });
   }
 });
 
