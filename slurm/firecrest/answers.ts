@@ -1,9 +1,9 @@
 /** What FirecREST says of jobs and nodes, in our words. Field names are those of its v2 API. */
 import { z } from 'zod';
-import { HpcserveError } from '../../spec/errors/error.ts';
-import { type JobInfo, jobPhase, jobStates } from '../../spec/slurm-types.ts';
+import { type JobInfo, jobPhase } from '../../spec/slurm-types.ts';
 import type { NodeGroup, Partition } from '../cluster-facts.ts';
-import { expandHostlist } from '../hostlist.ts';
+import { readHostlist } from '../hostlist.ts';
+import { parseJobState } from '../job-queue.ts';
 import type { SlurmReservation } from '../promised-nodes.ts';
 import { present } from '../text-format.ts';
 
@@ -72,17 +72,10 @@ export const userSchema = z.object({
   accounts: z.array(z.object({ name: z.string(), default: z.boolean() })).nullish(),
 });
 
-/** @throws E_SLURM_ANSWER on a state that Slurm does not have */
 export function jobInfo(job: z.infer<typeof jobSchema>): JobInfo {
   const { jobId, status, time } = job;
   // `CANCELLED by 1000`, or a base state with flags behind it.
-  const word = status.state.split(/[\s,+]/)[0]!.toUpperCase();
-  const state = jobStates.find((each) => each === word);
-  if (state === undefined)
-    throw new HpcserveError('E_SLURM_ANSWER', {
-      what: `job ${jobId} is in a state nobody knows`,
-      because: JSON.stringify(status.state),
-    });
+  const state = parseJobState(status.state.split(/[\s,+]/)[0]!);
   const phase = jobPhase(state);
   const [, base = jobId, array_task, het] = /^(\d+)(?:_(?:\[(.*)\]|\d+))?(?:\+(\d+))?$/.exec(jobId) ?? [];
   const node_list = /assigned/i.test(job.nodes) ? '' : (present(job.nodes) ?? '');
@@ -104,15 +97,23 @@ export function jobInfo(job: z.infer<typeof jobSchema>): JobInfo {
     account: job.account || undefined,
     partition: job.partition,
     node_list,
-    nodes: node_list === '' ? [] : expandHostlist(node_list),
+    nodes: readHostlist(node_list) ?? [],
     start_time_ms,
     start_is_estimate: phase === 'waiting',
     end_time_ms,
-    time_limit_s: time.limit || undefined,
+    time_limit_s: timeLimit_s(time.limit),
     exit_code: status.exitCode ?? undefined,
     exit_signal: status.interruptSignal || undefined,
     source: phase === 'ended' ? 'sacct' : 'squeue',
   };
+}
+
+/**
+ * Seconds, whole minutes of them, as Slurm has limits. FirecREST before 2.5.1 tells minutes: what cannot be seconds is
+ * not taken for any, and the rest cannot be told apart.
+ */
+function timeLimit_s(limit: number | null | undefined): number | undefined {
+  return limit && limit % 60 === 0 ? limit : undefined;
 }
 
 /** One group a node and partition. GRES are not in the API: they are not known here. */
@@ -162,6 +163,6 @@ export function reservationsOf({ reservations }: z.infer<typeof reservationsSche
     name,
     start_time_ms: startTime * 1000,
     end_time_ms: endTime * 1000,
-    nodes: present(nodeList) === undefined ? [] : expandHostlist(nodeList),
+    nodes: readHostlist(present(nodeList) ?? '') ?? [],
   }));
 }

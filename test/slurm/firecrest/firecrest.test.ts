@@ -132,6 +132,40 @@ it.each([4711, '4711'])('a job number may be a number or text: %j', async (jobId
   expect(await client.myJobs()).toMatchObject([{ job_id: '4711', base_job_id: '4711', phase: 'running' }]);
 });
 
+describe('jobs', () => {
+  const job = { name: 'j', status: { state: 'RUNNING' }, time: {}, nodes: 'n[1-2]', partition: 'p' };
+  const told = (jobs: object[]): void => {
+    answer = json(200, { jobs: jobs.map((each, at) => ({ ...job, jobId: String(at + 1), ...each })) });
+  };
+
+  it.each(['EXPLODED', 'UNKNOWN', ''])('in a state that nobody knows have not ended: %j', async (state) => {
+    told([{ status: { state }, time: { end: 1_790_000_000 } }, { status: { state: 'CANCELLED by 1000' } }]);
+    const [unknown, cancelled] = await client.myJobs();
+    expect(unknown).toMatchObject({ state: 'UNKNOWN', phase: 'unknown' });
+    expect(unknown!.end_time_ms).toBeUndefined();
+    expect(cancelled).toMatchObject({ state: 'CANCELLED', phase: 'ended' });
+  });
+
+  it('are known beside one whose nodes are of a form that nobody knows', async () => {
+    told([{ nodes: 'n[1-' }, {}, { nodes: 'None assigned' }, { nodes: '' }]);
+    expect((await client.myJobs()).map(({ nodes }) => nodes)).toEqual([[], ['n1', 'n2'], [], []]);
+    const reservation = { name: 'r', startTime: 1, endTime: 2 };
+    answer = json(200, {
+      reservations: [
+        { ...reservation, nodeList: 'n1]' },
+        { ...reservation, nodeList: 'n7' },
+      ],
+    });
+    expect((await client.reservations()).map(({ nodes }) => nodes)).toEqual([[], ['n7']]);
+  });
+
+  it('have limits in seconds, which are whole minutes', async () => {
+    told([7200, 0, null, 90].map((limit) => ({ time: { limit } })));
+    const limits = (await client.myJobs()).map(({ time_limit_s }) => time_limit_s);
+    expect(limits).toEqual([7200, undefined, undefined, undefined]);
+  });
+});
+
 describe('a question that fails', () => {
   it.each([
     [500, 'An error occurred during the request process', 'E_SLURM_ANSWER'],
