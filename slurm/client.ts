@@ -122,6 +122,8 @@ export interface SlurmCommandClientOptions {
   command_timeout_ms?: number;
   /** Cluster that all commands are sent to, as -M takes it. Default: the one of slurm.conf. */
   cluster?: string;
+  /** Told once of each line of an answer that cannot be read and is left out. */
+  onUnreadable?: (what: string) => void;
 }
 
 /** Talks to Slurm by its commands, wherever `runner` runs them. */
@@ -129,6 +131,8 @@ export class SlurmCommandClient implements SlurmClient {
   readonly #runner: CommandRunner;
   readonly #timeout_ms: number;
   readonly #cluster: string | undefined;
+  readonly #onUnreadable: (what: string) => void;
+  readonly #unreadable = new Set<string>();
   #version: Promise<SlurmVersion> | undefined;
   #hasAccounting: Promise<boolean> | undefined;
   #user: Promise<UserThere> | undefined;
@@ -137,6 +141,7 @@ export class SlurmCommandClient implements SlurmClient {
     this.#runner = runner;
     this.#timeout_ms = options.command_timeout_ms ?? 60_000;
     this.#cluster = options.cluster;
+    this.#onUnreadable = options.onUnreadable ?? (() => {});
   }
 
   version(): Promise<SlurmVersion> {
@@ -158,7 +163,14 @@ export class SlurmCommandClient implements SlurmClient {
   }
 
   async nodeGroups(): Promise<NodeGroup[]> {
-    return parseSinfo(await this.#ask(['sinfo', '--noheader', '--exact', `--Format=${sinfoFormat}`]));
+    const listed = await this.#ask(['sinfo', '--noheader', '--exact', `--Format=${sinfoFormat}`]);
+    return parseSinfo(listed, ({ partition, node_list }) => {
+      const named = JSON.stringify(node_list.slice(0, 200));
+      const what = `sinfo names nodes of the partition ${partition} in a form nobody knows, and they are left out: ${named}`;
+      if (this.#unreadable.has(what)) return;
+      this.#unreadable.add(what);
+      this.#onUnreadable(what);
+    });
   }
 
   async submit(script: Script, directives: readonly Directive[]): Promise<SubmittedJob> {

@@ -92,14 +92,22 @@ const sinfoFields = [
 /** sinfo's `--Format` argument that `parseSinfo` reads. */
 export const sinfoFormat = longFormat(sinfoFields);
 
-/** @throws E_SLURM_ANSWER when the output has another form. */
-export function parseSinfo(output: string): NodeGroup[] {
+/**
+ * @param onUnreadable told of each line whose nodes cannot be named: nothing is planned with them
+ * @throws E_SLURM_ANSWER when the output has another form.
+ */
+export function parseSinfo(
+  output: string,
+  onUnreadable: (line: Pick<NodeGroup, 'partition' | 'node_list'>) => void = () => {},
+): NodeGroup[] {
   return parseLongFormat('sinfo', sinfoFields, output)
     .filter((row) => row.NodeList !== '')
     .flatMap((row) => {
       const nodes = readHostlist(row.NodeList);
-      // What cannot be named is not planned with.
-      if (nodes === undefined) return [];
+      if (nodes === undefined) {
+        onUnreadable({ partition: row.PartitionName, node_list: row.NodeList });
+        return [];
+      }
       const [allocated = 0, idle = 0, other = 0, total = 0] = row.CPUsState.split('/').map(Number);
       return {
         partition: row.PartitionName,

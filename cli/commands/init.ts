@@ -68,7 +68,14 @@ async function draftSite(
     const text = readFileSync(join(packageRoot, 'site-configs', 'local.yaml'), 'utf8');
     return { name: 'local', text, warnings: [] };
   }
-  const client = new SlurmCommandClient(new LocalCommandRunner({ environment: context.environment }));
+  const unreadable: string[] = [];
+  const client = new SlurmCommandClient(new LocalCommandRunner({ environment: context.environment }), {
+    onUnreadable: (what) => unreadable.push(what),
+  });
   const draft = await discoverSite(client, readHostFacts());
-  return { name: draft.site.name, text: renderSiteDraft(draft), warnings: draft.warnings };
+  return {
+    name: draft.site.name,
+    text: renderSiteDraft(draft),
+    warnings: [...unreadable, ...draft.warnings],
+  };
 }

@@ -66,7 +66,11 @@ export function openOperations(input: OperationsInput): Operations {
   const command_timeout_ms = command_timeout_s * 1000;
   const slurm = firecrest
     ? openFirecrest(firecrest, input.facts.environment, command_timeout_ms)
-    : new SlurmCommandClient(commands, { command_timeout_ms, cluster });
+    : new SlurmCommandClient(commands, {
+        command_timeout_ms,
+        cluster,
+        onUnreadable: (message) => input.emit({ at_ms: input.now_ms(), kind: 'warning', message }),
+      });
   const slurm_runner = new SlurmRunner({
     site: input.loaded,
     client: slurm,

@@ -251,3 +251,19 @@ test('no secret and no SBATCH variable reaches Slurm’s commands', () => {
     'SLURM_CONF',
   ]);
 });
+
+test('nodes that cannot be named are told once, and left out', async () => {
+  const line = (nodes: string): string =>
+    `${['gpu', nodes, 'idle', '', '', '', '64', '2', '32', '1', '515000', '0/64/0/64'].join('\u001f')}\u001e\n`;
+  const answers: [RegExp, Answer][] = [[/^sinfo/, { stdout: line('n[1-') + line('n7') }]];
+  const told: string[] = [];
+  const client = new SlurmCommandClient(new ScriptedRunner(answers), {
+    onUnreadable: (what) => told.push(what),
+  });
+  for (let times = 0; times < 2; times++)
+    expect((await client.nodeGroups()).map(({ nodes }) => nodes)).toEqual([['n7']]);
+  expect(told).toEqual([expect.stringMatching(/partition gpu .*"n\[1-"$/)]);
+  answers[0] = [/^sinfo/, { stdout: line('n[2-') }];
+  expect(await client.nodeGroups()).toEqual([]);
+  expect(told).toHaveLength(2);
+});
