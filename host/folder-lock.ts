@@ -51,6 +51,8 @@ export interface FolderLockOptions {
    */
   timeout_ms: number;
   times: LockTimes;
+  /** Who may write the folder around the lock may take over from a dead holder. Else its owner alone may. */
+  shared?: boolean;
   /** Told once, after `notice_ms`, when another has the lock and this process waits for it. */
   onWait?: (trouble: LockTrouble) => void;
   /** The error of who cannot have the lock, or has lost it. */

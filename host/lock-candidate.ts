@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { systemCode } from '../spec/errors/system-error.ts';
@@ -18,13 +18,19 @@ const suffix = '.taking';
 export class LockCandidate {
   readonly #path: string;
   readonly #holder: LockHolder;
+  readonly #shared: boolean;
   #token = '';
   /** The folder, where there is one. */
   #folder: string | undefined;
   #refused_ms: number | undefined;
 
-  constructor(path: string, { command, job_id }: { command: string; job_id?: string | undefined }) {
+  /** @param options as `FolderLockOptions` has them */
+  constructor(
+    path: string,
+    { command, job_id, shared = false }: { command: string; job_id?: string | undefined; shared?: boolean },
+  ) {
     this.#path = path;
+    this.#shared = shared;
     this.#holder = {
       ...identityOf(process.pid)!,
       pid_namespace: pidNamespace(),
@@ -73,10 +79,16 @@ export class LockCandidate {
     this.#token = randomBytes(12).toString('hex');
     const folder = join(dirname(this.#path), `${this.#prefix}${this.#token}${suffix}`);
     try {
-      mkdirSync(folder, { mode: 0o700 });
+      const mode = this.#shared ? statSync(dirname(this.#path)).mode & 0o7777 : 0o700;
+      mkdirSync(folder, { mode });
       this.#folder = folder;
       const entry = join(folder, `${this.#token}.0`);
-      writeFileSync(entry, JSON.stringify(this.#holder), { mode: 0o600, flush: true });
+      writeFileSync(entry, JSON.stringify(this.#holder), { mode: mode & 0o666, flush: true });
+      // The umask of this process may be narrower than that of whoever made the folder around it.
+      if (this.#shared) {
+        chmodSync(entry, mode & 0o666);
+        chmodSync(folder, mode);
+      }
     } catch (error) {
       throw spokenOf(this.#path, folder, error);
     }

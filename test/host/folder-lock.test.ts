@@ -4,6 +4,8 @@
  */
 import { spawn, spawnSync } from 'node:child_process';
 import {
+  chmodSync,
+  chownSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -60,6 +62,8 @@ async function taken_ms(lock: Promise<FolderLock>): Promise<number> {
   held.release();
   return performance.now() - began_ms;
 }
+
+const lackingRoot = isRoot ? '' : ' [skipped: needs root]';
 
 describe('one holder', () => {
   it('at a time; who waits gets it at its release, and nothing is left behind', async () => {
@@ -166,6 +170,36 @@ describe('a dead holder of this host', () => {
     won[0]!.value.assertHeld();
     won[0]!.value.release();
     expect(readdirSync(folder)).toEqual([]);
+  });
+});
+
+describe.skipIf(!isRoot)(`people of one group${lackingRoot}`, () => {
+  const people = [60_001, 60_002].map((uid) => ({ uid, group: 60_000 }));
+
+  it.each([
+    ['0', /^EACCES/],
+    ['0 shared', undefined],
+  ])('follow a dead one of them where the lock is shared: acquire %s', async (words, refused) => {
+    // The umask of who takes it says nothing of the folder, which another made for the group.
+    const umask = process.umask(0o077);
+    try {
+      chownSync(folder, people[0]!.uid, people[0]!.group);
+      chmodSync(folder, 0o2770);
+      await using holder = new LockProcess(path, slow, people[0]);
+      await using other = new LockProcess(path, slow, people[1]);
+      expect(await holder.ask(`acquire ${words}`)).toMatchObject({ word: 'held' });
+      if (refused === undefined)
+        expect(await other.ask(`acquire ${words}`)).toMatchObject({
+          word: 'taken',
+          pid: holder.process.pid,
+        });
+      holder.signal('SIGKILL');
+      await new Promise((resolve) => holder.process.once('exit', resolve));
+      const said = await other.ask(`acquire ${words}`);
+      expect(said.message ?? said.word).toMatch(refused ?? 'held');
+    } finally {
+      process.umask(umask);
+    }
   });
 });
 
@@ -298,8 +332,6 @@ describe('a lock of the former release, which is a file', () => {
     expect(existsSync(path)).toBe(false);
   });
 });
-
-const lackingRoot = isRoot ? '' : ' [skipped: needs root]';
 
 describe.skipIf(!isRoot)(`several hosts${lackingRoot}`, () => {
   it('a stopped holder that is taken over notices before its next effect, and says so', async () => {

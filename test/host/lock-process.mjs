@@ -1,5 +1,5 @@
 /**
- * A process that takes a folder lock and does as it is told: `acquire MS`, `assert`, `release` on its input, one answer a
+ * A process that takes a folder lock and does as it is told: `acquire MS [shared]`, `assert`, `release` on its input, one answer a
  * line on its output. With a second argument it contends instead: again and again it takes the lock, for as many
  * milliseconds, and looks with a mark in that folder whether anybody else is in the section too.
  */
@@ -60,8 +60,8 @@ if (contend_ms !== undefined) {
 
 let lock;
 const orders = {
-  acquire: async (timeout_ms) => {
-    lock = await FolderLock.acquire(path, options(Number(timeout_ms)));
+  acquire: async (timeout_ms, shared) => {
+    lock = await FolderLock.acquire(path, { ...options(Number(timeout_ms)), shared: shared === 'shared' });
     say('held');
   },
   assert: () => {
@@ -74,9 +74,9 @@ const orders = {
   },
 };
 for await (const line of createInterface({ input: process.stdin })) {
-  const [order, argument] = line.split(' ');
+  const [order, ...words] = line.split(' ');
   try {
-    await orders[order](argument);
+    await orders[order](...words);
   } catch (error) {
     if (error.kind === undefined) say('failed', { message: error.message });
     else say(error.kind, { pid: error.pid, host: error.host });

@@ -21,6 +21,9 @@ export interface Said {
 interface Place {
   /** Host name that the process sees; needs root. */
   host?: string;
+  /** Who it is, in the group of that number; needs root. */
+  uid?: number;
+  group?: number;
   /** By how much its clock is wrong, as libfaketime says it. */
   clock?: string;
 }
@@ -43,12 +46,21 @@ export class LockProcess implements AsyncDisposable {
   #wake: (() => void) | undefined;
   #errors = '';
 
-  constructor(path: string, times: LockTimes, { host, clock }: Place = {}, contend: readonly string[] = []) {
+  constructor(
+    path: string,
+    times: LockTimes,
+    { host, uid, group, clock }: Place = {},
+    contend: readonly string[] = [],
+  ) {
     const words = [process.execPath, program, path, JSON.stringify(times), ...contend];
-    const [command, ...argv] =
+    const there =
       host === undefined
         ? words
         : ['unshare', '--uts', 'sh', '-c', 'hostname "$0" && exec "$@"', host, ...words];
+    const [command, ...argv] =
+      uid === undefined
+        ? there
+        : ['setpriv', `--reuid=${uid}`, `--regid=${group}`, '--clear-groups', '--', ...there];
     const env = { ...process.env, ...(clock === undefined ? {} : fakeTime(clock)) };
     this.process = spawn(command!, argv, { stdio: ['pipe', 'pipe', 'pipe'], env });
     this.process.stderr!.on('data', (text: Buffer) => {

@@ -107,6 +107,7 @@ async function lockTarget(options: DownloadOptions): Promise<FolderLock> {
       command: 'hpcserve model pull',
       timeout_ms: 0,
       times: lastingLock,
+      shared: options.shared === true,
       error: (trouble) =>
         new HpcserveError('E_MODEL_PULL_BUSY', {
           what: `${options.target} is being downloaded already`,

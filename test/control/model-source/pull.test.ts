@@ -249,16 +249,25 @@ describe('from a hub', () => {
         (path) => statSync(join(folder, cache, 'models--org--tiny', path)).mode & 0o777,
       );
     const umask = process.umask(0o022);
+    const locks = new Set<number>();
     try {
       await pull('hf:org/tiny');
       process.umask(0o002);
-      await pull('hf:org/tiny', { cache: join(folder, 'of-a-group', 'hub') });
+      const cache = join(folder, 'of-a-group', 'hub');
+      const lock = join(cache, 'models--org--tiny', `${blob}.lock`);
+      const seeLock = (): void => {
+        const { mode } = statSync(lock, { throwIfNoEntry: false }) ?? {};
+        if (mode !== undefined) locks.add(mode & 0o777);
+      };
+      await pull('hf:org/tiny', { cache, on_event: seeLock });
     } finally {
       process.umask(umask);
     }
     expect(rights('cache')).toEqual([0o755, 0o644, 0o755, 0o755, 0o644, 0o755, 0o755]);
     expect(rights('of-a-group/hub')).toEqual([0o775, 0o664, 0o775, 0o775, 0o664, 0o775, 0o775]);
     expect(statSync(join(folder, 'of-a-group', 'hub')).mode & 0o777).toBe(0o775);
+    // Another of the group takes over from a download that ended without a word.
+    expect([...locks]).toEqual([0o775]);
   });
 
   test('a newer commit with the same model needs no room for it', async () => {
