@@ -162,7 +162,7 @@ async function lendNode(
   return host.run();
 }
 
-/** Ctrl-C and the end of the allocation stop it; what Slurm says beside that is handed on. */
+/** Ctrl-C, a terminal that closes and the end of the allocation stop it; what Slurm says beside that is handed on. */
 function whenAsked(context: CliContext, asked: { stop(): void; signal(name: NodeJS.Signals): void }): void {
   const stop = (): void => {
     // The first one interrupts the command; further ones would end it and leave the agent behind.
@@ -171,6 +171,8 @@ function whenAsked(context: CliContext, asked: { stop(): void; signal(name: Node
   };
   if (context.signal.aborted) stop();
   else context.signal.addEventListener('abort', stop, { once: true });
+  // The agent may hear nothing of the terminal, and would stay.
+  process.on('SIGHUP', context.interrupt);
   for (const name of ['SIGUSR1', 'SIGCONT'] as const) process.on(name, () => asked.signal(name));
 }
 

@@ -25,8 +25,8 @@ afterAll(async () => {
   home.dispose();
 });
 
-// Ctrl-C and Slurm reach command and agent at once, and the command tells the agent again.
-it.each(['SIGINT', 'SIGTERM'] as const)(
+// Ctrl-C, Slurm and a shell that ends reach command and agent at once, and the command tells the agent again.
+it.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)(
   '%s to all its processes lets answers end',
   async (signal) => {
     const served = [
@@ -74,9 +74,31 @@ it.each(['SIGINT', 'SIGTERM'] as const)(
   90_000,
 );
 
+const agents = (): number[] =>
+  processesWithArgument((word) => word.startsWith(home.folder) && word.endsWith('/launch.json'));
+
+it('leaves no agent where it alone hears that its terminal closed', async () => {
+  const served = ['run', '--model', 'hung-up', '--', process.execPath, fixtureEngine, '{socket}'];
+  const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...served], {
+    cwd: home.folder,
+    env: { PATH: '/nowhere', HOME: home.folder },
+  });
+  let told = '';
+  child.stderr.on('data', (chunk: Buffer) => {
+    told += chunk.toString();
+  });
+  const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
+  try {
+    await expect.poll(() => told, { timeout: 30_000 }).toContain('serves on');
+    child.kill('SIGHUP');
+    expect(await exited, told).toBe(0);
+    expect(agents()).toEqual([]);
+  } finally {
+    for (const pid of agents()) process.kill(pid, 'SIGKILL');
+  }
+});
+
 it('leaves no agent where nobody reads what it says any more', async () => {
-  const agents = (): number[] =>
-    processesWithArgument((word) => word.startsWith(home.folder) && word.endsWith('/launch.json'));
   const served = ['run', '--model', 'unread', '--', process.execPath, fixtureEngine, '{socket}'];
   const child = spawn(process.execPath, [join(packageRoot, 'cli/hpcserve.mjs'), ...served], {
     cwd: home.folder,
