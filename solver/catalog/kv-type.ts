@@ -113,7 +113,7 @@ function bitsNamed(value: string | undefined): number | undefined {
 }
 
 /** The value of the last of these options; engines in Python take `_` for `-`. */
-function argumentOf(engine_args: readonly string[], names: readonly string[]): string | undefined {
+export function argumentOf(engine_args: readonly string[], names: readonly string[]): string | undefined {
   let value: string | undefined;
   for (const [at, word] of engine_args.entries()) {
     const [name, joined] = splitAt(word, word.indexOf('='));

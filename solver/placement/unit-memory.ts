@@ -9,6 +9,7 @@ import {
 import { type EngineDefaults, nativeDefaults } from '../catalog/engine-defaults.ts';
 import { kvBytesPerToken } from '../catalog/kv-type.ts';
 import { hasLatentKv } from './model-facts.ts';
+import { kvOfSequence_tokens, longestSequence_tokens, sequenceKv } from './sequence-kv.ts';
 import type { StageShare } from './stage-plan.ts';
 
 export interface UnitMemory {
@@ -18,7 +19,10 @@ export interface UnitMemory {
    * not say what that is.
    */
   context_told: boolean;
-  /** KV tokens over all sequences; smaller than asked where memory ends first. */
+  /**
+   * KV tokens over all sequences, each kept by all layers; smaller than asked where memory ends first. Fewer than
+   * `context_tokens` where some layers keep less of a sequence (`SequenceKv`).
+   */
   kv_tokens: number;
   kv_tokens_wanted: number;
   /** KV on each device of the replica. */
@@ -127,10 +131,13 @@ export function sizeUnit(
   const parts = partsOf(model, engine, split, settings);
   const sized: Sized = { engine, device, parts, available };
   const most = (tokens: number): number => Math.max(...parts.map((part) => part_bytes(part, tokens)));
-  const least = Math.ceil(most(least_context));
-  if (least > available) return shortage(sized, least, least_context, split, settings);
+  const kept = sequenceKv(model, engine, split.precision, onGpu, defaults);
+  const one = (context: number): number => Math.ceil(kvOfSequence_tokens(kept, context));
+  const least_tokens = one(least_context);
+  const least = Math.ceil(most(least_tokens));
+  if (least > available) return shortage(sized, least, least_context, least_tokens, split, settings);
   const sequences = spec.max_sequences ?? nativeDefaults.max_sequences;
-  const wanted = Math.max(least_context, spec.kv_tokens ?? sequences * least_context);
+  const wanted = Math.max(least_tokens, spec.kv_tokens ?? sequences * least_tokens);
   const room = (working: number): number =>
     Math.min(
       ...parts.map(({ weights, margin, kv_per_token }) =>
@@ -139,11 +146,11 @@ export function sizeUnit(
           : wanted,
       ),
     );
-  const roomy = Math.max(least_context, room(onGpu ? workingMemory(model, engine, tensor, defaults) : 0));
-  const context = contextOf(model, engine, roomy);
+  const roomy = Math.max(least_tokens, room(onGpu ? workingMemory(model, engine, tensor, defaults) : 0));
+  const context = contextOf(model, engine, longestSequence_tokens(kept, roomy));
   const takesAll = onGpu && device.emulated === undefined && !reserving.has(engine);
   const elsewhere = split.kv_tokens_elsewhere ?? Number.POSITIVE_INFINITY;
-  const kv_tokens = Math.max(context, takesAll ? roomy : Math.min(wanted, room(0), elsewhere));
+  const kv_tokens = Math.max(one(context), takesAll ? roomy : Math.min(wanted, room(0), elsewhere));
   const kv_bytes = Math.ceil(kv_tokens * Math.max(...parts.map(({ kv_per_token }) => kv_per_token)));
   const bytes_per_device = takesAll ? available : Math.min(available, Math.ceil(most(kv_tokens)));
   const memory: UnitMemory = {
@@ -202,7 +209,7 @@ function part_bytes({ weights, margin, kv_per_token }: SizedPart, tokens: number
   return weights + margin + kv_per_token * tokens;
 }
 
-/** @param room KV tokens there is memory for */
+/** @param room tokens of the longest sequence that there is memory for */
 function contextOf(model: PlacementModel, engine: ResolvedEngine, room: number): number {
   if (model.spec.context_tokens !== undefined) return model.spec.context_tokens;
   const trained = trainedContext_tokens(model);
@@ -234,11 +241,12 @@ function shortage(
   { engine, device, parts, available }: Sized,
   needed: number,
   context: number,
+  kv_tokens: number,
   { tensor, pipeline, arena_bytes }: ReplicaSplit,
   settings: PlacementSettings,
 ): MemoryShortage {
   const { weights, kv_per_token, margin } = parts.reduce((largest, part) =>
-    part_bytes(part, context) > part_bytes(largest, context) ? part : largest,
+    part_bytes(part, kv_tokens) > part_bytes(largest, kv_tokens) ? part : largest,
   );
   const shared = engine !== 'native' && device.kind !== 'cpu';
   const share = shared ? ` (${Math.round(settings.wrapped_memory_fraction * 100)} % of the device)` : '';
@@ -248,7 +256,7 @@ function shortage(
     because:
       `needs ${formatGib(needed)} on each of ${tensor * pipeline} device(s): ` +
       `${arena_bytes === undefined ? 'weights' : 'an arena for streamed weights'} ${formatGib(weights)}, ` +
-      `KV of one sequence of ${context} tokens ${formatGib(kv_per_token * context)}, margin ${formatGib(margin)}; ` +
+      `KV of one sequence of ${context} tokens ${formatGib(kv_per_token * kv_tokens)}, margin ${formatGib(margin)}; ` +
       `${device.model} has ${formatGib(available)}${share}`,
   };
 }
