@@ -173,11 +173,13 @@ const kv_events_option = '--kv-events-config';
 
 /**
  * Whether it is told to publish what its KV cache holds. Its ranks of data parallelism would need a port each, and
- * whoever has the events sent elsewhere has a reason.
+ * whoever has the events sent elsewhere has a reason. Before 0.21 it then kept all tokens of layers with a window, and
+ * did not start with layers that have a state (vllm issue 49537): what the plan counts on must be so.
  */
 function tellsBlocks({ model }: UnitSpec, { probed, place }: AdapterContext): boolean {
   if (place !== undefined || !probed?.unix_socket || probed.options?.has(kv_events_option) !== true)
     return false;
+  if (!isFrom(probed.version, 21)) return false;
   const { engine_args } = model;
   // `-dp`, and whatever else argparse takes for one of these options.
   if (engine_args.some((word) => /^(--data[-_]parallel|-dp)/.test(word))) return false;

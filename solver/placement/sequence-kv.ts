@@ -31,7 +31,7 @@ const state_bits = 32;
 /**
  * vLLM's hybrid KV manager keeps the window alone of windowed layers, and the chunk that a step computes beside it
  * (`SlidingWindowSpec.max_memory_usage_bytes` in vllm/v1/kv_cache_interface.py); linear ones have a state. It is
- * switched off by an option, and for Llama 4's chunks. Others count in full: SGLang divides its memory between kinds
+ * switched off by an option, by some connectors that carry KV elsewhere, and for Llama 4's chunks. Others count in full: SGLang divides its memory between kinds
  * of layers once and for all, llama.cpp reserves for each slot, and the native engine computes no model with windows.
  *
  * @param onGpu where it is not, that manager may be missing
@@ -81,7 +81,8 @@ function groupOf(kinds: readonly number[]): number {
 }
 
 function isSwitchedOff(engine_args: readonly string[]): boolean {
-  return engine_args.some((word) => /^--disable[-_]hybrid[-_]kv[-_]cache[-_]manager/.test(word));
+  const switches = /^--(disable[-_]hybrid[-_]kv[-_]cache[-_]manager|kv[-_]transfer[-_]config)\b/;
+  return engine_args.some((word) => switches.test(word));
 }
 
 /** @returns what a sequence of so many tokens takes, in tokens of all layers */

@@ -133,12 +133,15 @@ describe('on several nodes', () => {
 describe('vLLM', () => {
   test('tells of its KV blocks where one process computes, whatever its data parallelism is called', () => {
     const options = new Set(['--kv-events-config']);
-    const probed = { version: '0.18.0', unix_socket: true, options };
-    const tells = (...engine_args: string[]): boolean =>
-      line('vllm', { engine_args }, { probed }).argv.includes('--kv-events-config');
-    expect(tells()).toBe(true);
+    const tells = (version: string, ...engine_args: string[]): boolean => {
+      const probed = { version, unix_socket: true, options };
+      return line('vllm', { engine_args }, { probed }).argv.includes('--kv-events-config');
+    };
+    expect(tells('0.21.0')).toBe(true);
     for (const words of [['-dp', '8'], ['-dp=8'], ['--data-parallel-size=8'], ['--data_parallel_size', '8']])
-      expect(tells(...words), words.join(' ')).toBe(false);
+      expect(tells('0.21.0', ...words), words.join(' ')).toBe(false);
+    // With events, those before keep all of a window, and refuse models with states.
+    for (const version of ['0.20.2', '0.18.0']) expect(tells(version), version).toBe(false);
   });
 
   test('on a unix socket where its version has them', () => {

@@ -129,6 +129,12 @@ describe('a sequence in vLLM', () => {
 
   it.each<[string, PlacementModel, ResolvedEngine, boolean]>([
     ['by option', modelOf(gptOss, { engine_args: ['--disable-hybrid-kv-cache-manager'] }), 'vllm', true],
+    [
+      'with a connector that carries KV elsewhere',
+      modelOf(gptOss, { engine_args: ['--kv-transfer-config={"kv_connector":"LMCacheConnectorV1"}'] }),
+      'vllm',
+      true,
+    ],
     ['on CPUs', modelOf(gptOss), 'vllm', false],
     ['of another engine', modelOf(gptOss), 'sglang', true],
     ['of a model without windows', modelOf({ ...mistral, sliding_window: null }), 'vllm', true],
