@@ -1,3 +1,4 @@
+import type { Engine } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LoadBeside } from '../../engine/weights.ts';
 import type { DevicePool } from '../../memory/device-pool.ts';
@@ -30,7 +31,8 @@ interface RefactoringSurroundings {
 /** The pipelines whose coordinator this device is, and those of them whose layout changes now. */
 export class LiveRefactorings {
   readonly #around: RefactoringSurroundings;
-  readonly #engines = new Map<string, CoordinatorEngine>();
+  /** Each is let go with its engine, and is no other's that a model of the same name has later. */
+  readonly #engines = new WeakMap<Engine, CoordinatorEngine>();
   readonly #live = new Map<string, { message: RefactorMessage; live: LiveRefactoring }>();
 
   constructor(around: RefactoringSurroundings) {
@@ -47,24 +49,23 @@ export class LiveRefactorings {
   }
 
   /** What the rows of a pipeline are; undefined of other models. */
-  stageKvOf(name: string): KvShapeOfStage | undefined {
-    const known = this.#engines.get(name);
-    if (!known) return undefined;
-    const { executor, engine } = known;
+  stageKvOf(engine: Engine): KvShapeOfStage | undefined {
+    const executor = this.#engines.get(engine)?.executor;
+    if (!executor) return undefined;
     const { transferMemory } = this.#around.pool().memory;
     return stageKvOf(executor.stage.kv, engine.info, executor.stages[0]!.model, transferMemory);
   }
 
   /** The engine of a pipeline was opened, perhaps anew. */
-  opened(name: string, engine: CoordinatorEngine): void {
-    this.#engines.set(name, engine);
+  opened(opened: CoordinatorEngine): void {
+    this.#engines.set(opened.engine, opened);
   }
 
-  /** @param isServing whether the model serves now */
-  begin(message: RefactorMessage, isServing: boolean, beside: LoadBeside): void {
+  /** @param serving the engine of the model; undefined: it does not serve */
+  begin(message: RefactorMessage, serving: Engine | undefined, beside: LoadBeside): void {
     const { id, load } = message;
     try {
-      this.#live.set(load.name, { message, live: this.#open(message, isServing, beside) });
+      this.#live.set(load.name, { message, live: this.#open(message, serving, beside) });
     } catch (error) {
       this.#around.send({
         type: 'refactored',
@@ -92,13 +93,13 @@ export class LiveRefactorings {
     }
   }
 
-  #open({ id, to, load }: RefactorMessage, isServing: boolean, beside: LoadBeside): LiveRefactoring {
+  #open({ id, to, load }: RefactorMessage, serving: Engine | undefined, beside: LoadBeside): LiveRefactoring {
     const { name, options, pipeline } = load;
-    const engine = this.#engines.get(name);
-    if (!engine || !isServing)
+    const engine = serving && this.#engines.get(serving);
+    if (!engine)
       throw new HpcserveError('E_REFACTOR_MODEL', {
         what: `the stages of ${name} cannot change now`,
-        because: isServing ? 'it was loaded whole, and has no stages' : 'it does not serve',
+        because: serving ? 'it was loaded whole, and has no stages' : 'it does not serve',
       });
     if (this.#live.has(name))
       throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${name} change already` });

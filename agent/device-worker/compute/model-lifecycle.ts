@@ -96,7 +96,7 @@ export class ModelLifecycle {
       giveWay: (model) => this.#giveWay(model),
       loaded: (load) => around.loaded(load),
       opened: (model, engine) => this.#opened(model, engine),
-      pipelineOpened: (name, opened) => this.refactorings.opened(name, opened),
+      pipelineOpened: (opened) => this.refactorings.opened(opened),
       failed: (model, error) => this.#notLoaded(model, error),
     });
   }
@@ -114,8 +114,8 @@ export class ModelLifecycle {
 
   /** A pipeline changes its layout; from when it comes back as it is then. */
   refactor(message: ToCompute & { type: 'refactor' }): void {
-    const isServing = this.models.get(message.load.name)?.state === 'serving';
-    this.refactorings.begin(message, isServing, this.beside);
+    const serving = this.models.get(message.load.name)?.hosted?.engine;
+    this.refactorings.begin(message, serving, this.beside);
   }
 
   /**
@@ -279,7 +279,7 @@ export class ModelLifecycle {
     const loaded: FromCompute = { type: 'loaded', name, info: engine.info, stats: engine.stats() };
     const kv = kvShapeOf(engine, this.#pool().memory.transferMemory);
     if (kv) loaded.kv = kv;
-    const stage_kv = this.refactorings.stageKvOf(name);
+    const stage_kv = this.refactorings.stageKvOf(engine);
     if (stage_kv) loaded.stage_kv = stage_kv;
     this.#around.send(loaded);
     // What is promised counts from now: nobody is late because a model was away.

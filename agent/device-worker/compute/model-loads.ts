@@ -30,7 +30,7 @@ export interface LoadSurroundings {
   /** Its weights stay in host memory, but for so many bytes. @throws HpcserveError as `StreamedModels.open` */
   stream(name: string, options: EngineOptions, part: StreamedPart): Opening;
   /** An engine over a pipeline is there; `opened` follows. */
-  pipelineOpened(name: string, opened: CoordinatorEngine): void;
+  pipelineOpened(opened: CoordinatorEngine): void;
   /** It is over, without an engine. */
   failed(model: WorkerModel, error: HpcserveError): void;
 }
@@ -126,7 +126,7 @@ export class ModelLoads {
     const port = isRing ? new RingPort(pipeline.listen, pipeline.next, this.#around.ring) : undefined;
     const told = toldFacts(loading.file, options, pipeline);
     return new CoordinatorOpening(options, loading, port, told, kv, (opened) =>
-      this.#around.pipelineOpened(name, opened),
+      this.#around.pipelineOpened(opened),
     );
   }
 

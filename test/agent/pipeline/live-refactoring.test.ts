@@ -162,6 +162,25 @@ test('a pipeline that has changed rests, and comes back in the layout that it ha
   }
 });
 
+test('a model that was a pipeline of the same name before is loaded whole, and gets no stages', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = await start('ab', 0);
+  await pipelines.open(one);
+  const { coordinator } = pipelines;
+  coordinator.send({ type: 'unload', name: 'm' });
+  await coordinator.message((message) => message.type === 'model' && message.state === 'unloaded');
+  coordinator.send({ type: 'load', model: pipelines.model });
+  await coordinator.report('m', ({ state }) => state === 'serving');
+  const { error } = await pipelines.refactor(two);
+  expect(error).toMatchObject({
+    code: 'E_REFACTOR_MODEL',
+    because: ['it was loaded whole, and has no stages'],
+  });
+  const { status, text } = await coordinator.post('/v1/completions', { model: 'm', ...requests[0] });
+  expect(status, text).toBe(200);
+});
+
 test('what is promised of the pools of devices follows their stages', { timeout: 120_000 }, async () => {
   const pipelines = await start('ab', 0);
   await pipelines.open(two);

@@ -49,14 +49,15 @@ export interface WorkerSetup {
 export class WorkerPipelines {
   readonly workers = new Map<string, WorkerHarness>();
   readonly #folder = mkdtempSync(join(tmpdir(), 'hpcr-'));
-  readonly #model: NativeModel;
+  /** Whole. */
+  readonly model: NativeModel;
   readonly #setup: WorkerSetup;
   layout: PipelineLayout = [];
   #rings = 0;
 
   constructor(model_path: string, setup: WorkerSetup = {}) {
     this.#setup = setup;
-    this.#model = {
+    this.model = {
       name: 'm',
       aliases: [],
       model_path,
@@ -149,7 +150,7 @@ export class WorkerPipelines {
           device: `device ${device}`,
           device_identity: device,
         };
-        return [device, { ...this.#model, pipeline }];
+        return [device, { ...this.model, pipeline }];
       }),
     );
   }
