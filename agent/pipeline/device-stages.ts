@@ -213,9 +213,12 @@ export class DeviceStages implements RowTarget {
     const { refactoring } = metaOf(decodeFrame(bytes), beginMetaSchema);
     const next = own.stage.take(bytes);
     if (!next) return undefined;
-    if (own !== this.#serving) [this.#serving, this.#other] = [own, this.#serving];
-    // A pipeline that was opened anew needs nothing of another layout.
-    if (refactoring === undefined) this.#keep(own);
+    const isFollowing = own !== this.#serving;
+    if (isFollowing) [this.#serving, this.#other] = [own, this.#serving];
+    // Of a pipeline that rested, the change may be what it came back for.
+    const isToCome = !isFollowing && (this.#other?.refactoring ?? 0) > (own.refactoring ?? 0);
+    // One that was opened anew needs nothing of another layout.
+    if (refactoring === undefined && !isToCome) this.#keep(own);
     return next;
   }
 

@@ -145,7 +145,7 @@ export const engineErrors = defineErrors({
   },
   E_REFACTOR_KEPT: {
     cause:
-      'The stages of a pipeline did not change: a device had no memory, loading or copying failed or took too long, a device was lost, or somebody cancelled it. The stages that it had serve on; no request failed by it.',
+      'The stages of a pipeline did not change: a device had no memory, loading or copying failed or took too long, a device was lost, it rested and had no room to come back, or somebody cancelled it. The stages that it had serve on, or do once it is back; no request failed by it.',
     fix: 'see the reason below the error; ask again where it was of the moment',
     http_status: 503,
     exit_code: 12,

@@ -34,6 +34,8 @@ export class LiveRefactorings {
   /** Each is let go with its engine, and is no other's that a model of the same name has later. */
   readonly #engines = new WeakMap<Engine, CoordinatorEngine>();
   readonly #live = new Map<string, { message: RefactorMessage; live: LiveRefactoring }>();
+  /** By model that is on its way back: the change begins once it serves. */
+  readonly #awaited = new Map<string, RefactorMessage>();
 
   constructor(around: RefactoringSurroundings) {
     this.#around = around;
@@ -63,20 +65,38 @@ export class LiveRefactorings {
 
   /** @param serving the engine of the model; undefined: it does not serve */
   begin(message: RefactorMessage, serving: Engine | undefined, beside: LoadBeside): void {
-    const { id, load } = message;
     try {
-      this.#live.set(load.name, { message, live: this.#open(message, serving, beside) });
+      this.#live.set(message.load.name, { message, live: this.#open(message, serving, beside) });
     } catch (error) {
-      this.#around.send({
-        type: 'refactored',
-        name: load.name,
-        id,
-        error: HpcserveError.from(error).toJSON(),
-      });
+      this.#refuse(message, HpcserveError.from(error));
     }
   }
 
+  /** The change of a model that is away: it comes back first. @returns whether the change waits for that */
+  await(message: RefactorMessage): boolean {
+    const { name } = message.load;
+    if (this.#awaited.has(name)) {
+      this.#refuse(message, isChanging(name));
+      return false;
+    }
+    this.#awaited.set(name, message);
+    return true;
+  }
+
+  /** A model serves again: the change that waited for it begins. */
+  cameBack(name: string, serving: Engine, beside: LoadBeside): void {
+    const message = this.#takeAwaited(name);
+    if (message) this.begin(message, serving, beside);
+  }
+
+  /** A model does not come back: the change that waited for it is over. */
+  staysAway(name: string, because: HpcserveError): void {
+    const message = this.#takeAwaited(name);
+    if (message) this.#refuse(message, because);
+  }
+
   cancel(name: string, because: string): void {
+    this.staysAway(name, keptStages(name, because));
     this.#live.get(name)?.live.cancel(because);
     this.advance(false);
   }
@@ -101,8 +121,7 @@ export class LiveRefactorings {
         what: `the stages of ${name} cannot change now`,
         because: serving ? 'it was loaded whole, and has no stages' : 'it does not serve',
       });
-    if (this.#live.has(name))
-      throw new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${name} change already` });
+    if (this.#live.has(name)) throw isChanging(name);
     const { executor } = engine;
     const { ring, pool, leaving, loaded } = this.#around;
     leaving.settle();
@@ -128,10 +147,29 @@ export class LiveRefactorings {
     }
   }
 
+  #takeAwaited(name: string): RefactorMessage | undefined {
+    const message = this.#awaited.get(name);
+    this.#awaited.delete(name);
+    return message;
+  }
+
+  #refuse({ id, load: { name } }: RefactorMessage, error: HpcserveError): void {
+    this.#around.send({ type: 'refactored', name, id, error: error.toJSON() });
+  }
+
   /** Frames of both rings wake this thread; stages of other pipelines are served meanwhile. */
   #wait(ms_max: number): void {
     const { signal, meanwhile } = this.#around.ring;
     const seen = Atomics.load(signal, 0);
     if (!meanwhile()) Atomics.wait(signal, 0, seen, ms_max);
   }
+}
+
+function isChanging(name: string): HpcserveError {
+  return new HpcserveError('E_REFACTOR_BUSY', { what: `the stages of ${name} change already` });
+}
+
+/** A change came to nothing before it began. */
+export function keptStages(name: string, because: string): HpcserveError {
+  return new HpcserveError('E_REFACTOR_KEPT', { what: `${name} keeps the stages that it has`, because });
 }

@@ -11,7 +11,7 @@ import type { DeviceSchedule } from './device-schedule.ts';
 import { HostedEngine } from './hosted-engine.ts';
 import { kvShapeOf } from './kv-moves.ts';
 import type { LeavingLoads } from './leaving-loads.ts';
-import { LiveRefactorings } from './live-refactorings.ts';
+import { keptStages, LiveRefactorings } from './live-refactorings.ts';
 import type { FromCompute, Submission, ToCompute } from './messages.ts';
 import { ModelLoads } from './model-loads.ts';
 import { ModelProfiler } from './model-profiler.ts';
@@ -112,10 +112,12 @@ export class ModelLifecycle {
     this.loads.begin(model, this.beside);
   }
 
-  /** A pipeline changes its layout; from when it comes back as it is then. */
+  /** A pipeline changes its layout; one that is away comes back first, as for a request. */
   refactor(message: ToCompute & { type: 'refactor' }): void {
-    const serving = this.models.get(message.load.name)?.hosted?.engine;
-    this.refactorings.begin(message, serving, this.beside);
+    const model = this.models.get(message.load.name);
+    if (!model?.isAway || !model.message.pipeline)
+      this.refactorings.begin(message, model?.hosted?.engine, this.beside);
+    else if (this.refactorings.await(message) && model.resume()) this.loads.begin(model, this.beside);
   }
 
   /**
@@ -148,6 +150,7 @@ export class ModelLifecycle {
   unload(name: string): void {
     this.#tellProfile(name);
     this.models.remove(name);
+    this.refactorings.staysAway(name, keptStages(name, 'it was unloaded'));
     this.#schedule.forget(name);
     this.#around.send({ type: 'unloaded', name });
   }
@@ -284,6 +287,7 @@ export class ModelLifecycle {
     this.#around.send(loaded);
     // What is promised counts from now: nobody is late because a model was away.
     for (const submission of waiting) this.#around.ask({ ...submission, arrival_ms: monotonic_ms() });
+    this.refactorings.cameBack(name, engine, this.beside);
   }
 
   /** The layout of a pipeline is another one: its stage here has other sizes. */
@@ -347,6 +351,9 @@ export class ModelLifecycle {
     const { code, message: what, because } = error;
     const told = new HpcserveError(code, { what, because: [...because], details }).toJSON();
     for (const { id } of waiting) this.#around.send({ type: 'refused', id, error: told });
+    const reasons = [what, ...because].join(': ');
+    const kept = keptStages(name, `it rests, and cannot come back now: ${reasons}`);
+    this.refactorings.staysAway(name, staysAway ? kept : error);
     if (!staysAway) this.#around.send({ type: 'load_failed', name, error: error.toJSON() });
   }
 

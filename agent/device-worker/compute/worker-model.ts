@@ -34,7 +34,7 @@ interface Serving {
   leaveSchedule: () => void;
 }
 
-/** Requests that brought a suspended model back and wait for it; undefined where it was not suspended. */
+/** Requests that a suspended model came back for, and that wait for it; undefined where it was not suspended. */
 type Asked = Submission[] | undefined;
 
 type State =
@@ -177,16 +177,18 @@ export class WorkerModel {
 
   /**
    * suspended → loading: a request asks for it, as others may have done before.
+   * @param submission absent: its stages are to change
    * @returns whether it is the first: then the model is to be opened
    */
-  resume(submission: Submission): boolean {
+  resume(submission?: Submission): boolean {
     const state = this.#state;
+    const asked = submission ? [submission] : [];
     if (state.is === 'suspended') {
-      this.#state = { is: 'loading', opening: undefined, queued: undefined, asked: [submission] };
+      this.#state = { is: 'loading', opening: undefined, queued: undefined, asked };
       return true;
     }
     if (!('asked' in state) || !state.asked) throw this.#refused('resumed');
-    state.asked.push(submission);
+    state.asked.push(...asked);
     return false;
   }
 

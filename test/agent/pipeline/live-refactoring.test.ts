@@ -1,11 +1,14 @@
 /** Device workers change the stages of a model while requests run; some of them are killed meanwhile. */
-import { afterEach, expect, test } from 'vitest';
+import { copyFileSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, expect, onTestFinished, test } from 'vitest';
 import { type DeviceReport, deviceReportSchema } from '../../../spec/device-report.ts';
 import { sharedDeviceViewSchema } from '../../../spec/device-view.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
 import { agentPaths } from '../../../spec/wire.ts';
 import { eventually } from '../../mesh/support.ts';
-import type { WorkerHarness } from '../device-worker/support.ts';
+import { tinyModel, type WorkerHarness } from '../device-worker/support.ts';
 import { eightLayers, layersOn, WorkerPipelines } from './worker-pipelines.ts';
 
 const open: WorkerPipelines[] = [];
@@ -18,6 +21,23 @@ async function start(devices: string, step_ms_min: number): Promise<WorkerPipeli
   open.push(pipelines);
   await pipelines.start(devices);
   return pipelines;
+}
+
+/** Of two stages on two devices, which rests soon after its requests. */
+async function startRestful(model_path: string): Promise<WorkerPipelines> {
+  const configuration = { sharing: { keep_alive_ms: 300 } };
+  const pipelines = new WorkerPipelines(model_path, { step_ms_min: 10, configuration });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(two);
+  return pipelines;
+}
+
+function untilItRests({ coordinator }: WorkerPipelines): Promise<unknown> {
+  return eventually(
+    async () => (await deviceReport(coordinator)).resting.includes('m'),
+    'the pipeline to rest',
+  );
 }
 
 const requests = Array.from({ length: 8 }, (_, index) => ({
@@ -139,13 +159,7 @@ test('a stage that was still on its way as its change was given up is given back
 test('a pipeline that has changed rests, and comes back in the layout that it has by then', {
   timeout: 120_000,
 }, async () => {
-  const pipelines = new WorkerPipelines(await eightLayers(), {
-    step_ms_min: 10,
-    configuration: { sharing: { keep_alive_ms: 300 } },
-  });
-  open.push(pipelines);
-  await pipelines.start('ab');
-  await pipelines.open(two);
+  const pipelines = await startRestful(await eightLayers());
   const expected = await ask(pipelines);
   for (const to of [uneven, one]) {
     // Under its requests it does not rest.
@@ -154,12 +168,107 @@ test('a pipeline that has changed rests, and comes back in the layout that it ha
     const { report } = await pipelines.refactor(to);
     expect(report!.outcome.kind).toBe('refactored');
     expect(await asked).toEqual(expected);
-    await eventually(
-      async () => (await deviceReport(pipelines.coordinator)).resting.includes('m'),
-      'the pipeline to rest',
-    );
+    await untilItRests(pipelines);
     expect(await ask(pipelines)).toEqual(expected);
   }
+});
+
+test('a pipeline that rests comes back for a change, and rests again in the layout that it has then', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = await startRestful(await eightLayers());
+  const expected = await ask(pipelines);
+  const { coordinator, workers } = pipelines;
+  for (const [index, to] of [uneven, two].entries()) {
+    await untilItRests(pipelines);
+    // The other device has its stage of the layout to come before the pipeline is back.
+    coordinator.process.kill('SIGSTOP');
+    const change = pipelines.begin(to);
+    await workers.get('b')!.logged(({ msg }) => msg === 'weights are there', 2 + index);
+    coordinator.process.kill('SIGCONT');
+    const { report, error } = await pipelines.ended(change, to);
+    expect(error).toBeUndefined();
+    expect(report!.outcome, JSON.stringify(report)).toMatchObject({ kind: 'refactored' });
+  }
+  await untilItRests(pipelines);
+  expect((await pipelines.refactor(one)).report!.outcome.kind).toBe('refactored');
+  await untilItRests(pipelines);
+  expect(await ask(pipelines)).toEqual(expected);
+});
+
+test('a change of a pipeline that rests is cancelled before that is back, and ends with its model', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = await startRestful(await eightLayers());
+  const expected = await ask(pipelines);
+  const { coordinator, workers } = pipelines;
+  const b = workers.get('b')!;
+  await untilItRests(pipelines);
+  // It does not come back without its other stage.
+  b.process.kill('SIGSTOP');
+  const cancelled = pipelines.begin(uneven);
+  coordinator.send({ type: 'cancel_refactoring', name: 'm', because: 'the test says so' });
+  expect((await pipelines.ended(cancelled, uneven)).error).toMatchObject({
+    code: 'E_REFACTOR_KEPT',
+    because: ['the test says so'],
+  });
+  b.send({ type: 'unprepare', name: 'm', refactoring: cancelled });
+  b.process.kill('SIGCONT');
+  expect(await ask(pipelines)).toEqual(expected);
+  await untilItRests(pipelines);
+  b.process.kill('SIGSTOP');
+  const unloaded = pipelines.begin(uneven);
+  coordinator.send({ type: 'unload', name: 'm' });
+  expect((await pipelines.ended(unloaded, uneven)).error).toMatchObject({
+    code: 'E_REFACTOR_KEPT',
+    because: ['it was unloaded'],
+  });
+  b.process.kill('SIGCONT');
+});
+
+test('a pipeline that rests and has no room to come back keeps its stages, and says why', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = new WorkerPipelines(await eightLayers(), {
+    step_ms_min: 10,
+    model: { kv_tokens: 1024 },
+    configuration: { pool_bytes: 8 * 2 ** 20 },
+  });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  const { coordinator } = pipelines;
+  const model_path = await tinyModel(coordinator.folder, 'tiny-llama', 2);
+  await coordinator.load({ name: 'other', model_path, context_tokens: 2048, kv_tokens: 2048 });
+  expect((await deviceReport(coordinator)).resting).toEqual(['m']);
+  const prompt = Array.from({ length: 1500 }, (_, at) => at % 200);
+  const order = { model: 'other', prompt, max_tokens: 200, ignore_eos: true };
+  const answer = coordinator.post('/v1/completions', order);
+  await coordinator.report('other', ({ running }) => running === 1);
+  const { error } = await pipelines.refactor(uneven);
+  expect(error).toMatchObject({
+    code: 'E_REFACTOR_KEPT',
+    because: [expect.stringMatching(/^it rests, and cannot come back now: .*pool/)],
+  });
+  expect((await answer).status).toBe(200);
+  // Nobody asks for the other one by now.
+  expect((await pipelines.refactor(uneven)).report!.outcome.kind).toBe('refactored');
+  expect(await ask(pipelines)).toEqual(expected);
+});
+
+test('where the file of a pipeline that rests is gone, its change ends with that', {
+  timeout: 120_000,
+}, async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'hpcr-restful-'));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const model_path = join(folder, 'm.gguf');
+  copyFileSync(await eightLayers(), model_path);
+  const pipelines = await startRestful(model_path);
+  await untilItRests(pipelines);
+  renameSync(model_path, `${model_path}.gone`);
+  const { error } = await pipelines.refactor(uneven);
+  expect(error).toMatchObject({ code: 'E_MODEL_MISSING' });
 });
 
 test('a model that was a pipeline of the same name before is loaded whole, and gets no stages', {
