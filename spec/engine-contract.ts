@@ -199,6 +199,8 @@ export interface StepReport {
 export interface EngineStats {
   running: number;
   waiting: number;
+  /** That run at once, at most: fewer than were asked for where batches go to other devices, and hold no more. */
+  max_sequences: number;
   kv_tokens_total: number;
   kv_tokens_used: number;
   weight_bytes: number;

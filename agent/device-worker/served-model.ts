@@ -70,6 +70,11 @@ export class ServedModel {
     return Math.min(this.config.context_tokens, this.stats?.kv_tokens_total ?? this.config.kv_tokens);
   }
 
+  /** Sequences that run at once, at most: as many as were asked for, until its engine says how many do. */
+  get max_sequences(): number {
+    return this.stats?.max_sequences ?? this.config.max_sequences;
+  }
+
   /** @throws HpcserveError E_NATIVE_TOKENIZER, E_REQUEST_TEMPLATE, E_MODEL_UNREADABLE */
   openText(): ModelText {
     const { model_path, chat_template_file } = this.config;
@@ -152,7 +157,7 @@ export class ServedModel {
       state: this.state,
       running: this.stats?.running ?? 0,
       waiting: this.stats?.waiting ?? 0,
-      max_sequences: this.config.max_sequences,
+      max_sequences: this.max_sequences,
       kv_tokens_total: this.stats?.kv_tokens_total ?? 0,
       kv_tokens_used: this.stats?.kv_tokens_used ?? 0,
     };

@@ -95,8 +95,7 @@ export class NativeEngine implements Engine, ChangingSequences {
   }
 
   get busy(): boolean {
-    const { length } = this.#submitted;
-    const told = this.#untold.length === 0 && this.#broken === undefined && length === 0;
+    const told = this.#untold.length + this.#submitted.length === 0 && this.#broken === undefined;
     return !told || this.#running.length > 0 || this.#waiting.length > 0 || this.#cancelled.length > 0;
   }
 
@@ -162,6 +161,7 @@ export class NativeEngine implements Engine, ChangingSequences {
     return {
       running: this.#running.length,
       waiting: this.#waiting.length,
+      max_sequences: this.#bounds.max_sequences,
       kv_tokens_total: this.#kvTokensMax,
       kv_tokens_used: this.#blocks.used_blocks * kv_block_tokens,
       weight_bytes: this.#whole.weight_bytes,

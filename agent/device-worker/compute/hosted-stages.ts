@@ -1,5 +1,5 @@
 import { HeldLayouts } from '../../../solver/refactoring/held-layouts.ts';
-import type { EngineStats } from '../../../spec/engine-contract.ts';
+import type { EngineOptions, EngineStats } from '../../../spec/engine-contract.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { LayerKv } from '../../engine/layer-kv.ts';
 import type { ModelFile } from '../../engine/model-file.ts';
@@ -253,10 +253,14 @@ function stillComing(name: string): HpcserveError {
   });
 }
 
-function statsOf(stage: Stage, { kv_tokens }: { kv_tokens: number }): EngineStats {
+function statsOf(
+  stage: Stage,
+  { kv_tokens, max_sequences }: Pick<EngineOptions, 'kv_tokens' | 'max_sequences'>,
+): EngineStats {
   return {
     running: 0,
     waiting: 0,
+    max_sequences,
     kv_tokens_total: stage.kv.n_matrices > 0 ? stage.kv.storage.slab_rows : kv_tokens,
     kv_tokens_used: 0,
     weight_bytes: stage.weight_bytes,

@@ -304,7 +304,8 @@ export class ModelLifecycle {
   #makeRoom(model: WorkerModel, engine: Engine): ScheduledModel {
     const { options, slo } = model.message;
     const stats = engine.stats();
-    const { max_sequences, prefill_chunk_tokens } = options;
+    const { max_sequences } = stats;
+    const { prefill_chunk_tokens } = options;
     const tokens_max = Math.min(options.context_tokens, stats.kv_tokens_total);
     const scheduled: ScheduledModel = { name: model.name, max_sequences, prefill_chunk_tokens, tokens_max };
     if (slo) scheduled.slo = slo;

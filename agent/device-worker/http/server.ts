@@ -186,9 +186,9 @@ export class WorkerServer {
    * @throws HpcserveError E_WORKER_BUSY where the queue is too full, E_REQUEST_INVALID where it could never hold so
    * many
    */
-  #admit({ config }: ServedModel, sequences: number, at_once: boolean): void {
-    const longest = config.max_sequences + this.#workerLimits.waiting_sequences;
-    const most = at_once ? config.max_sequences : longest;
+  #admit({ config, max_sequences }: ServedModel, sequences: number, at_once: boolean): void {
+    const longest = max_sequences + this.#workerLimits.waiting_sequences;
+    const most = at_once ? max_sequences : longest;
     if (sequences > longest)
       throw new HpcserveError('E_REQUEST_INVALID', {
         what: `The request asks for ${sequences} answers at once, and ${config.name} takes at most ${longest}`,

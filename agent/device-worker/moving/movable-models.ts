@@ -101,7 +101,7 @@ export class MovableModels {
     if (!model?.kv || model.digest === undefined || !model.stats) return { places: 0, kv_tokens: 0 };
     const { kv_tokens_total, kv_tokens_used } = model.stats;
     return {
-      places: Math.max(0, model.config.max_sequences - this.#models.liveOf(name)),
+      places: Math.max(0, model.max_sequences - this.#models.liveOf(name)),
       kv_tokens: Math.max(0, kv_tokens_total - kv_tokens_used),
     };
   }

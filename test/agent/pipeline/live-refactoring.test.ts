@@ -3,6 +3,8 @@ import { copyFileSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, expect, onTestFinished, test } from 'vitest';
+import { openModelFile } from '../../../agent/engine/model-file.ts';
+import { frame_floats_max } from '../../../agent/pipeline/frame.ts';
 import { type DeviceReport, deviceReportSchema } from '../../../spec/device-report.ts';
 import { sharedDeviceViewSchema } from '../../../spec/device-view.ts';
 import type { PoolReport } from '../../../spec/pool-report.ts';
@@ -288,6 +290,27 @@ test('a model that was a pipeline of the same name before is loaded whole, and g
   });
   const { status, text } = await coordinator.post('/v1/completions', { model: 'm', ...requests[0] });
   expect(status, text).toBe(200);
+});
+
+test('gateways and schedule are told of as many sequences as have room in a frame', {
+  timeout: 120_000,
+}, async () => {
+  const path = await eightLayers();
+  const pipelines = new WorkerPipelines(path, { model: { max_sequences: 100_000 } });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(one);
+  const { n_embd, n_vocab } = openModelFile(path).model;
+  const sequences_max = Math.floor((frame_floats_max - n_embd) / n_vocab);
+  expect(sequences_max).toBeLessThan(100_000);
+  const told = async (): Promise<number[]> => {
+    const { max_sequences } = await pipelines.coordinator.report('m', () => true);
+    const { instances } = await deviceReport(pipelines.coordinator);
+    return [max_sequences, ...instances.map((instance) => instance.max_sequences)];
+  };
+  expect(await told()).toEqual([sequences_max, sequences_max]);
+  expect((await pipelines.refactor(two)).report!.outcome.kind).toBe('refactored');
+  expect(await told()).toEqual([sequences_max, sequences_max]);
 });
 
 test('what is promised of the pools of devices follows their stages', { timeout: 120_000 }, async () => {

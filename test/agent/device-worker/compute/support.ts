@@ -66,7 +66,7 @@ export class ToldEngine {
 
   stats(): EngineStats {
     const kv = { kv_tokens_total: 1024, kv_tokens_used: 0, kv_bytes: 1024 * kv_bytes_per_token };
-    const none = { running: 0, waiting: 0, layouts: {}, batch_invariant: false };
+    const none = { running: 0, waiting: 0, max_sequences: 4, layouts: {}, batch_invariant: false };
     return {
       ...none,
       weight_bytes: 1_000_000,
