@@ -48,6 +48,8 @@ export const deviceSuites: Readonly<Record<string, string>> = {
 export const notOnDevice: Readonly<Record<string, string>> = {
   'test/agent/memory/peers/peer-loads.test.ts':
     'more than seven minutes on two cores; a load from a peer places units as one from a file does',
+  'test/agent/pipeline/coordinator-opening.test.ts':
+    'nothing is computed in it; stage.test.ts gives memory of stages back on the device',
   'test/agent/pipeline/faults.test.ts':
     'more than seven minutes on two cores; faults are of frames, and pipeline.test.ts computes on the device',
   'test/agent/pipeline/row-transfers.test.ts':

@@ -79,10 +79,10 @@ export class CoordinatorOpening {
     }
     const running = this.#open(this.#stage);
     if (!running) return undefined;
-    // The executor is the engine's, and the stage the executor's.
-    this.#stage = undefined;
     const executor = new ChangingExecutor(running, this.#kv);
     const engine = new NativeEngine(this.#options, undefined, { file: this.#loading.file, executor });
+    // The executor is the engine's from now on, and the stage the executor's.
+    this.#stage = undefined;
     this.#opened({ engine, executor });
     return engine;
   }
