@@ -125,7 +125,7 @@ export class Models {
       this.#models.set(config.name, model);
       this.#tell({ type: 'model', name: config.name, state: 'loading' });
     }
-    model.config = config;
+    model.prepare(refactoring, config);
     try {
       const load = this.#loadMessage(config, model.text ?? model.openText());
       this.#compute.send({ type: 'prepare', refactoring, load });
@@ -377,11 +377,9 @@ export class Models {
       case 'admitted':
         this.#live.get(message.id)?.listener.admitted();
         return;
-      case 'refused': {
-        const live = this.#end(message.id);
-        live?.listener.failed(HpcserveError.fromJSON(message.error));
+      case 'refused':
+        this.#end(message.id)?.listener.failed(HpcserveError.fromJSON(message.error));
         return;
-      }
       case 'step':
         this.#takeStep(message);
         return;
@@ -401,6 +399,9 @@ export class Models {
       case 'kernels_left_out':
         this.kernels_left_out = message.errors;
         this.#tell(message);
+        return;
+      case 'stage':
+        this.#spokenOf(message.name)?.computes(message.refactoring);
         return;
       case 'pool_cut':
       case 'frames':

@@ -36,6 +36,10 @@ export interface ModelText {
 export class ServedModel {
   /** Of a pipeline: as its layout is now. */
   config: NativeModel;
+  /** The change that brought the stage that is computed here; undefined: it was there before any. */
+  #layout: number | undefined;
+  /** How the model is in that layout, and in the one that was prepared last, by their changes. */
+  #layouts = new Map<number | undefined, NativeModel>();
   readonly created_s = Math.floor(Date.now() / 1000);
   state: ModelState = 'loading';
   error: HpcserveError | undefined;
@@ -63,6 +67,20 @@ export class ServedModel {
 
   constructor(config: NativeModel) {
     this.config = config;
+  }
+
+  /** Its stage of a layout to come is on its way. */
+  prepare(refactoring: number, config: NativeModel): void {
+    this.#layouts = new Map([
+      [this.#layout, this.config],
+      [refactoring, config],
+    ]);
+  }
+
+  /** The stage that this change has brought is computed from now on; undefined: the one before any. */
+  computes(refactoring: number | undefined): void {
+    this.config = this.#layouts.get(refactoring) ?? this.config;
+    this.#layout = refactoring;
   }
 
   /** Longest sequence, prompt and answer, in tokens. */

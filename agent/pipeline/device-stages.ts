@@ -91,6 +91,11 @@ export class DeviceStages implements RowTarget {
     return this.#serving?.stage;
   }
 
+  /** The change that brought it; undefined: it was there before any, or there is none. */
+  get refactoring(): number | undefined {
+    return this.#serving?.refactoring;
+  }
+
   get prepared(): PipelineStage | undefined {
     return this.#other?.stage;
   }

@@ -31,6 +31,8 @@ interface HostedStage {
   coming: StageLoad | undefined;
   /** What the books of the device count for it. */
   booked_bytes: number;
+  /** The change of the stage that was told of last; undefined: it was there before any. */
+  refactoring_told: number | undefined;
 }
 
 interface StageSurroundings {
@@ -141,6 +143,7 @@ export class HostedStages {
         if (!hosted.held?.serve((began_ms) => this.#keepPace(began_ms))) continue;
         // It may have heard that the layout has changed.
         this.#book(hosted);
+        this.#tellChange(hosted);
       } catch (error) {
         if (!(error instanceof HpcserveError) || error.code !== 'E_STAGE_MISMATCH') throw error;
         this.#lost(hosted.name, error);
@@ -157,7 +160,8 @@ export class HostedStages {
 
   #new(name: string): HostedStage {
     const nothing = { kv: undefined, held: undefined, loading: undefined, coming: undefined };
-    const hosted: HostedStage = { name, ...nothing, booked_bytes: 0 };
+    const untold = { booked_bytes: 0, refactoring_told: undefined };
+    const hosted: HostedStage = { name, ...nothing, ...untold };
     this.#stages.set(name, hosted);
     return hosted;
   }
@@ -218,6 +222,14 @@ export class HostedStages {
     if (bytes === hosted.booked_bytes) return;
     hosted.booked_bytes = bytes;
     this.#around.holds(hosted.name, bytes);
+  }
+
+  #tellChange(hosted: HostedStage): void {
+    const { name, held } = hosted;
+    const refactoring = held?.refactoring;
+    if (refactoring === hosted.refactoring_told) return;
+    hosted.refactoring_told = refactoring;
+    this.#around.send({ type: 'stage', name, refactoring });
   }
 
   /** @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on */

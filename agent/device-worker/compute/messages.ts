@@ -221,6 +221,8 @@ export type FromCompute =
   /** Of frames between the stages of a pipeline. */
   | { type: 'frames'; news: WayNews }
   | { type: 'unloaded'; name: string }
+  /** Of its stages of a pipeline the device computes another one: that of this change, or the one before any. */
+  | { type: 'stage'; name: string; refactoring: number | undefined }
   /** A change of layout has ended, or cannot begin. */
   | {
       type: 'refactored';
