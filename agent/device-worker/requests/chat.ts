@@ -46,7 +46,7 @@ export function chatCompletion(body: BodyReader, model: ServedModel, context: An
   const opened = promptOpensReasoning(rendered.text);
   const form = {
     reasoning: text.reasons ? { opened } : undefined,
-    tools: tools && { format: tools.format, names: tools.names },
+    tools: tools && { format: tools.format, names: tools.names, schemas: tools.schemas },
     as_function: tools?.as_function ?? false,
   };
   const choices = Array.from(

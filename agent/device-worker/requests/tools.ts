@@ -1,6 +1,7 @@
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { AddForm } from '../../text/grammar/gbnf.ts';
-import { type ToolFormat, type ToolFunction, toolCalls } from '../../text/tools/tool-format.ts';
+import { type ToolFormat, toolCalls } from '../../text/tools/tool-format.ts';
+import type { ToolFunction } from '../../text/tools/tool-function.ts';
 import { BodyReader, isObject, type Json } from './body-reader.ts';
 
 export interface ToolRequest {
@@ -8,6 +9,8 @@ export interface ToolRequest {
   definitions: Json[];
   format: ToolFormat;
   names: string[];
+  /** JSON schemas of arguments, by name. */
+  schemas: ReadonlyMap<string, Json>;
   /** What a call may be. */
   calls: AddForm;
   /** Whether a call must be made. */
@@ -49,6 +52,7 @@ export function readTools(body: BodyReader, format: ToolFormat | undefined): Too
     definitions: forced ? all : all.filter((_, index) => mayBeCalled(tools[index]!.name, choice)),
     format,
     names: (forced ? tools : allowed).map(({ name }) => name),
+    schemas: new Map(tools.map(({ name, parameters }) => [name, parameters])),
     as_function,
     calls: toolCalls(format, allowed, several, body.warnings),
     forced,

@@ -1,3 +1,4 @@
+import type { JsonValue } from '../grammar/schema-keywords.ts';
 import { CallParser, type ToolCallDelta } from '../tools/call-parser.ts';
 import type { ToolFormat } from '../tools/tool-format.ts';
 import { ReasoningSplitter } from './reasoning.ts';
@@ -13,7 +14,12 @@ export interface AnswerForm {
   /** Absent: the model does not reason in marks; else whether the prompt already opened its reasoning. */
   reasoning?: { opened: boolean };
   /** Absent: no tools were offered. */
-  tools?: { format: ToolFormat; names: readonly string[] };
+  tools?: {
+    format: ToolFormat;
+    names: readonly string[];
+    /** JSON schemas of their arguments, by their names; absent: nothing is known of them. */
+    schemas?: ReadonlyMap<string, JsonValue>;
+  };
 }
 
 /** Sorts the text of a chat answer into content, reasoning and tool calls, as it arrives. */
@@ -23,7 +29,7 @@ export class OutputParser {
 
   constructor(form: AnswerForm) {
     this.#reasoning = form.reasoning && new ReasoningSplitter(form.reasoning.opened);
-    this.#calls = form.tools && new CallParser(form.tools.format, form.tools.names);
+    this.#calls = form.tools && new CallParser(form.tools.format, form.tools.names, form.tools.schemas);
   }
 
   get tool_calls(): number {

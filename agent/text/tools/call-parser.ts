@@ -1,5 +1,7 @@
+import type { JsonValue } from '../grammar/schema-keywords.ts';
 import { longestOverlap } from '../output/stop-strings.ts';
 import { CallReader, type CallText } from './call-reader.ts';
+import { FunctionCallReader } from './function-call-reader.ts';
 import { MarkedCallReader } from './marked-call-reader.ts';
 import type { ToolFormat } from './tool-format.ts';
 
@@ -25,16 +27,25 @@ export class CallParser {
   calls = 0;
   readonly #format: ToolFormat;
   readonly #names: ReadonlySet<string>;
+  readonly #schemas: ReadonlyMap<string, JsonValue>;
   #state: 'start' | 'text' | 'between' | 'call' = 'start';
   #held = '';
   #reader: CallText = new CallReader();
   /** Text since the last mark, given back where no call follows. */
   #gap = '';
 
-  /** @param names of the tools that were offered; a bare call must name one of them. */
-  constructor(format: ToolFormat, names: Iterable<string>) {
+  /**
+   * @param names of the tools that were offered; a bare call must name one of them.
+   * @param schemas of their arguments, by their names
+   */
+  constructor(
+    format: ToolFormat,
+    names: Iterable<string>,
+    schemas: ReadonlyMap<string, JsonValue> = new Map(),
+  ) {
     this.#format = format;
     this.#names = new Set(names);
+    this.#schemas = schemas;
   }
 
   push(piece: string): ParsedText {
@@ -104,17 +115,18 @@ export class CallParser {
 
   /** After a mark or a call: separators, another call, the closing mark, or text again. */
   #between(out: ParsedText): boolean {
-    const { close, open, name } = this.#format;
+    const { close, open, name, begin } = this.#format;
     const separators = name === 'mistral' ? /^[\s[\],]+/ : name === 'llama3' ? /^[\s;]+/ : /^\s+/;
     const skipped = separators.exec(this.#held)?.[0] ?? '';
     this.#gap += skipped;
     this.#held = this.#held.slice(skipped.length);
     if (this.#held === '') return false;
     if (this.#callBegins) {
-      this.#reader = name === 'mistral-marked' ? new MarkedCallReader() : new CallReader();
+      this.#reader = this.#newReader();
       this.#state = 'call';
       return true;
     }
+    if (begin?.startsWith(this.#held)) return false;
     for (const mark of [close, open]) {
       if (mark === undefined) continue;
       if (this.#held.startsWith(mark)) {
@@ -134,9 +146,15 @@ export class CallParser {
 
   /** Whether what is held is the beginning of a call; a bare name is one right after a mark alone. */
   get #callBegins(): boolean {
-    const { name, open } = this.#format;
-    if (name !== 'mistral-marked') return this.#held.startsWith('{');
-    return this.#gap.includes(open) && /^[\w.-]/.test(this.#held);
+    const { name, open, begin } = this.#format;
+    const isMarked = this.#gap.includes(open);
+    if (begin !== undefined) return isMarked && this.#held.startsWith(begin);
+    return name === 'mistral-marked' ? isMarked && /^[\w.-]/.test(this.#held) : this.#held.startsWith('{');
+  }
+
+  #newReader(): CallText {
+    if (this.#format.name === 'mistral-marked') return new MarkedCallReader();
+    return this.#format.name === 'qwen3-coder' ? new FunctionCallReader(this.#schemas) : new CallReader();
   }
 
   /** Separators after a call are dropped; a mark that no call follows is not. */

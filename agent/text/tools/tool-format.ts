@@ -2,26 +2,20 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type AddForm, either, type GrammarBuilder, literal } from '../grammar/gbnf.ts';
 import { addJsonRules } from '../grammar/json-rules.ts';
 import { SchemaCompiler } from '../grammar/schema-compiler.ts';
-import type { JsonValue } from '../grammar/schema-keywords.ts';
+import { FunctionCallGrammar, textsOfValues } from './function-call-grammar.ts';
+import { functionBegin } from './function-call-reader.ts';
 import { markedCallMarks } from './marked-call-reader.ts';
-
-export interface ToolFunction {
-  name: string;
-  /** JSON schema of the arguments. */
-  parameters: JsonValue;
-  /** What of the schema cannot be promised is refused; else it is a warning. */
-  strict: boolean;
-  /** Path of the parameters in the request, for messages. */
-  path: readonly string[];
-}
+import type { ToolFunction } from './tool-function.ts';
 
 /** How a family of models writes a call of a tool. */
 export interface ToolFormat {
-  name: 'hermes' | 'llama3' | 'mistral' | 'mistral-marked';
+  name: 'hermes' | 'qwen3-coder' | 'llama3' | 'mistral' | 'mistral-marked';
   /** Text before a call; of control tokens too, which are written out for this. */
   open: string;
   /** Further text of a call that may be a control token, where there is any. */
   marks?: readonly string[];
+  /** How a call begins behind `open`, where that is no brace and no name. */
+  begin?: string;
   /** Text after a call, where there is one. */
   close?: string;
   /** A call may stand alone, without `open`, if it is the whole answer. */
@@ -42,6 +36,7 @@ const hermes: ToolFormat = {
   argumentsKey: 'arguments',
   several: true,
 };
+const qwen3Coder: ToolFormat = { ...hermes, name: 'qwen3-coder', begin: functionBegin };
 const llama3: ToolFormat = {
   name: 'llama3',
   open: '<|python_tag|>',
@@ -68,13 +63,13 @@ const mistralWithIds: ToolFormat = { ...mistralMarked, ids: true };
 
 /**
  * The format that a chat template tells its model to use; undefined where it has no tools, or calls in another form.
- * Hermes: NousResearch, Qwen 2.5 and 3; Llama 3: Meta's JSON tool calling; Mistral: `[TOOL_CALLS]` before a list, or,
- * from version 11 of its tokenizer on, before the name of each call.
+ * Hermes: NousResearch, Qwen 2.5 and 3; Qwen3-Coder: `<function=name>` in the same mark; Llama 3: Meta's JSON tool
+ * calling; Mistral: `[TOOL_CALLS]` before a list, or, from version 11 of its tokenizer on, before the name of each
+ * call.
  */
 export function toolFormatOf(template: string): ToolFormat | undefined {
   if (!/\btools\b/.test(template)) return undefined;
-  // Qwen3-Coder writes `<function=name>` and `<parameter=name>` into the same mark, which nothing here reads.
-  if (template.includes('<tool_call>')) return template.includes('<function=') ? undefined : hermes;
+  if (template.includes('<tool_call>')) return template.includes(functionBegin) ? qwen3Coder : hermes;
   if (template.includes('[TOOL_CALLS]')) {
     if (!template.includes('[ARGS]')) return mistral;
     return template.includes('[CALL_ID]') ? mistralWithIds : mistralMarked;
@@ -108,8 +103,11 @@ function addCalls(
   warnings: string[],
 ): string {
   const rules = addJsonRules(builder);
+  const text = format.name === 'qwen3-coder' ? textsOfValues(builder) : '';
   const calls = tools.map((tool) => {
     const leave = tool.strict ? undefined : warnings;
+    if (format.name === 'qwen3-coder')
+      return builder.add('call', new FunctionCallGrammar(builder, rules, text, tool, leave).compile());
     const parameters = new SchemaCompiler(builder, rules, tool.parameters, tool.path, leave);
     if (format.name === 'mistral-marked') {
       const id = format.ids === true ? '"[CALL_ID]" [a-zA-Z0-9]{9} ' : '';
@@ -123,7 +121,8 @@ function addCalls(
   });
   const call = builder.add('calls', either(calls));
   switch (format.name) {
-    case 'hermes': {
+    case 'hermes':
+    case 'qwen3-coder': {
       const one = builder.add('tool-call', `"<tool_call>\\n" ${call} "\\n</tool_call>"`);
       return several ? `${one} ("\\n" ${one})*` : one;
     }

@@ -7,12 +7,8 @@ import { OutputParser } from '../../../../agent/text/output/output-parser.ts';
 import { promptOpensReasoning, ReasoningSplitter } from '../../../../agent/text/output/reasoning.ts';
 import { longestOverlap, StopStrings } from '../../../../agent/text/output/stop-strings.ts';
 import { CallParser } from '../../../../agent/text/tools/call-parser.ts';
-import {
-  type ToolFormat,
-  type ToolFunction,
-  toolCalls,
-  toolFormatOf,
-} from '../../../../agent/text/tools/tool-format.ts';
+import { type ToolFormat, toolCalls, toolFormatOf } from '../../../../agent/text/tools/tool-format.ts';
+import type { ToolFunction } from '../../../../agent/text/tools/tool-function.ts';
 import { Gbnf } from '../gbnf.ts';
 
 /** Cuts a text at places that a random list of lengths names. */
@@ -156,14 +152,36 @@ describe('reasoning', () => {
 });
 
 const hermes = toolFormatOf('{{ tools }} <tool_call>')!;
+const coder = toolFormatOf('{{ tools }} <tool_call> <function=name> <parameter=key>')!;
 const llama3 = toolFormatOf('{{ tools }} "parameters"')!;
 const mistral = toolFormatOf('{{ tools }} [TOOL_CALLS]')!;
 const marked = toolFormatOf('{{ tools }} [TOOL_CALLS] [ARGS]')!;
 const markedWithIds = toolFormatOf('{{ tools }} [TOOL_CALLS] [CALL_ID] [ARGS]')!;
 
+/** Of the arguments of `add`. */
+const schema = {
+  type: 'object',
+  properties: {
+    a: { type: 'integer' },
+    b: { type: 'string' },
+    c: { type: 'boolean' },
+    d: { anyOf: [{ type: 'string' }, { type: 'null' }] },
+    e: { $ref: '#/$defs/word' },
+  },
+  $defs: { word: { enum: ['7', 'eight'] } },
+};
+
+/** A call of `add` as Qwen3-Coder writes it. */
+function written(values: Record<string, string>): string {
+  const parameters = Object.entries(values).map(
+    ([key, value]) => `<parameter=${key}>\n${value}\n</parameter>\n`,
+  );
+  return `<tool_call>\n<function=add>\n${parameters.join('')}</function>\n</tool_call>`;
+}
+
 /** The whole of what a parser says, deltas joined. */
 function parse(format: ToolFormat, pieces: readonly string[]) {
-  const parser = new CallParser(format, ['add', 'look']);
+  const parser = new CallParser(format, ['add', 'look'], new Map([['add', schema]]));
   let content = '';
   const calls: { name: string; arguments: string }[] = [];
   for (const part of [...pieces.map((piece) => parser.push(piece)), parser.end()]) {
@@ -226,6 +244,70 @@ describe('tool calls', () => {
       [{ name: 'add', arguments: '{"a"' }],
     ],
     ['nearly a mark', hermes, 'x <tool_c', 'x <tool_c', []],
+    [
+      'values by their types',
+      coder,
+      written({ a: '1', b: '1', c: 'True', d: '1', e: '7' }),
+      '',
+      [{ name: 'add', arguments: '{"a": 1, "b": "1", "c": true, "d": "1", "e": "7"}' }],
+    ],
+    [
+      'what is no value of its type is a string',
+      coder,
+      written({ a: 'one', c: 'maybe', d: 'None' }),
+      '',
+      [{ name: 'add', arguments: '{"a": "one", "c": "maybe", "d": null}' }],
+    ],
+    [
+      'parameters of which nothing is said',
+      coder,
+      written({ x: '{"y": [1]}', z: 'as it is' }),
+      '',
+      [{ name: 'add', arguments: '{"x": {"y": [1]}, "z": "as it is"}' }],
+    ],
+    [
+      'a text of several lines',
+      coder,
+      written({ b: '\n  if (a < b) "</param" \\n\n' }),
+      '',
+      [{ name: 'add', arguments: `{"b": ${JSON.stringify('\n  if (a < b) "</param" \\n\n')}}` }],
+    ],
+    [
+      'values on the lines of their marks, and none',
+      coder,
+      '<tool_call><function=add><parameter=b>x</parameter><parameter=e>\n</parameter></function></tool_call>',
+      '',
+      [{ name: 'add', arguments: '{"b": "x", "e": ""}' }],
+    ],
+    [
+      'two, and text before and after',
+      coder,
+      `Let me see.\n\n${written({ a: '1' })}\n<tool_call>\n<function=look>\n</function>\n</tool_call>Done`,
+      'Let me see.Done',
+      [
+        { name: 'add', arguments: '{"a": 1}' },
+        { name: 'look', arguments: '{}' },
+      ],
+    ],
+    ['a mark without a call', coder, 'a <tool_call> <fun> tag', 'a <tool_call> <fun> tag', []],
+    ['JSON where a name belongs', coder, '<tool_call>\n{"name": "add"}', '<tool_call>\n{"name": "add"}', []],
+    ['a call without a mark', coder, '<function=add>\n</function>', '<function=add>\n</function>', []],
+    ['a name that is none', coder, '<tool_call><function=a b>\n', '<tool_call><function=a b>\n', []],
+    ['cut off before its name', coder, '<tool_call>\n<function=ad', '<tool_call>\n<function=ad', []],
+    [
+      'cut off in a value',
+      coder,
+      '<tool_call>\n<function=add>\n<parameter=b>\nlo',
+      '',
+      [{ name: 'add', arguments: '{"b": "lo' }],
+    ],
+    [
+      'text between its parameters',
+      coder,
+      '<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\nand',
+      'nd',
+      [{ name: 'add', arguments: '{"a": 1' }],
+    ],
     ['bare', llama3, `{"name": "add", "parameters": ${add.arguments}}`, '', [add]],
     ['bare after a tag', llama3, `<|python_tag|>{"name": "add", "parameters": ${add.arguments}}`, '', [add]],
     ['JSON that is no call', llama3, '{"answer": {"name": 1}}', '{"answer": {"name": 1}}', []],
@@ -296,7 +378,22 @@ describe('tool calls', () => {
     expect(parser.push('ng"').tool_calls).toEqual([{ index: 0, arguments: 'ng"' }]);
   });
 
-  it.each([hermes, llama3, mistral, marked])(
+  it('a text is passed on before it is complete, but for what may end it', () => {
+    const parser = new CallParser(coder, ['add'], new Map([['add', schema]]));
+    const said = (piece: string): string =>
+      parser
+        .push(piece)
+        .tool_calls.map((delta) => delta.arguments)
+        .join('');
+    expect(said('<tool_call>\n<function=add>\n<parameter=b>\n')).toBe('{"b": "');
+    expect(said('lo"ng\n</par')).toBe('lo\\"ng');
+    expect(said('t')).toBe('\\n</part');
+    expect(said('\n</parameter>\n<parameter=a>\n12')).toBe('", "a": ');
+    expect(said('\n</parameter>')).toBe('12');
+    expect(said('\n</function>')).toBe('}');
+  });
+
+  it.each([hermes, coder, llama3, mistral, marked])(
     'grammar of $name has calls beside a text of a form',
     (format) => {
       const path = ['tools', '0'];
@@ -318,7 +415,7 @@ describe('tool calls', () => {
     },
   );
 
-  it.each([hermes, llama3, mistral, marked, markedWithIds])(
+  it.each([hermes, coder, llama3, mistral, marked, markedWithIds])(
     'grammar of $name makes only texts that parse as valid calls',
     (format) => {
       const tools: ToolFunction[] = [
@@ -349,6 +446,45 @@ describe('tool calls', () => {
     },
   );
 
+  it('values without quotes are bound to their schemas, and a text never ends early', () => {
+    const tool = { name: 'add', path: ['tools', '0'], strict: true };
+    const parameters = { ...schema, required: ['b', 'e'], additionalProperties: false };
+    const grammar = new Gbnf(grammarOf([toolCalls(coder, [{ ...tool, parameters }], false, [])]));
+    const texts = new Set<string>();
+    for (let seed = 1; seed < 200; seed++) {
+      let state = Math.imul(seed, 0x9e3779b1);
+      const said = grammar.generate(() => {
+        state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+        return state / 2 ** 32;
+      });
+      const { content, calls } = parse(coder, [said]);
+      expect([content, calls.length]).toEqual(['', 1]);
+      const { a = 0, b, c = true, d = null, e } = JSON.parse(calls[0]!.arguments);
+      expect(Number.isInteger(a), said).toBe(true);
+      expect([typeof b, typeof c], said).toEqual(['string', 'boolean']);
+      expect(d === null || typeof d === 'string', said).toBe(true);
+      expect(['7', 'eight']).toContain(e);
+      texts.add(b);
+    }
+    expect(texts.size).toBeGreaterThan(20);
+    for (const text of ['a < b', '</', '</parameter', '<</parameter', '7\n', '</paramete</parameter'])
+      expect(grammar.matches(written({ b: text, e: '7' })), text).toBe(true);
+    for (const wrong of [{ b: 'x' }, { b: 'x', e: 'nine' }, { a: 'one', b: 'x', e: '7' }])
+      expect(grammar.matches(written(wrong as Record<string, string>)), JSON.stringify(wrong)).toBe(false);
+  });
+
+  it('what cannot bind a text without quotes is refused where it is strict, else told', () => {
+    const parameters = { type: 'object', properties: { b: { type: 'string', pattern: '^a' } } };
+    const calls = (strict: boolean, warnings: string[]): string =>
+      grammarOf([
+        toolCalls(coder, [{ name: 'add', path: ['tools', '0'], parameters, strict }], false, warnings),
+      ]);
+    expect(() => calls(true, [])).toThrow(expect.objectContaining({ code: 'E_REQUEST_SCHEMA' }));
+    const warnings: string[] = [];
+    calls(false, warnings);
+    expect(warnings).toEqual([expect.stringContaining('properties.b.pattern')]);
+  });
+
   it('reasoning and calls together', () => {
     const parser = new OutputParser({
       reasoning: { opened: false },
@@ -368,9 +504,8 @@ describe('tool calls', () => {
   });
 
   it('a form that nothing reads is none', () => {
-    const coder =
-      '{{ tools }} <tool_call>\n<function=name>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>';
-    expect(toolFormatOf(coder)).toBeUndefined();
+    const invoked = '{{ tools }} <minimax:tool_call>\n<invoke name="add">\n</invoke>\n</minimax:tool_call>';
+    expect(toolFormatOf(invoked)).toBeUndefined();
   });
 
   it('what is a control token of a call is written out', () => {
