@@ -1,7 +1,7 @@
 import type { EngineStats, StageTime, SwapPlace } from '../../spec/engine-contract.ts';
 import type { Architecture } from './architecture.ts';
 import type { PlannedSequence } from './iteration-batch.ts';
-import type { KvStorage } from './kv-storage.ts';
+import type { KvSlabStorage } from './kv-storage.ts';
 import type { SegmentOutput } from './segment-output.ts';
 import type { Stage } from './stage.ts';
 
@@ -41,7 +41,7 @@ export interface BatchExecutor {
   /** Batches that may be on their way at once. */
   readonly depth: number;
   /** Whose blocks are handed out. */
-  readonly storage: KvStorage;
+  readonly storage: KvSlabStorage;
   /** What all stages have KV for, where that is known to be less than was asked for. */
   readonly kv_tokens_max: number;
   /** Of a batch, and of what comes of it, numbers that may travel at once; absent: nothing of it leaves this device. */

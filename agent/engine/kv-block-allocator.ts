@@ -1,6 +1,6 @@
 import { KvPrefixes, type PrefixId } from './kv-prefixes.ts';
 import { KvSlabs } from './kv-slabs.ts';
-import { type KvStorage, kv_block_tokens } from './kv-storage.ts';
+import { type KvSlabStorage, kv_block_tokens } from './kv-storage.ts';
 
 /** The blocks of one sequence, in token order. */
 export interface BlockList {
@@ -31,22 +31,20 @@ export class KvBlockAllocator {
   /** Those without memory included. */
   readonly n_blocks: number;
   readonly #slab_blocks: number;
-  readonly #block_bytes: number;
   /** References per block; 0: free (and perhaps remembered). */
   readonly #references: Int32Array;
   readonly #lists = new Set<BlockList>();
   readonly #prefixes = new KvPrefixes();
   readonly #slabs: KvSlabs;
-  readonly #storage: KvStorage;
+  readonly #storage: KvSlabStorage;
   readonly #copyRows: CopyRows;
   #used = 0;
 
   /** @param budget_blocks blocks that may have memory at once; slabs are rounded up */
-  constructor(storage: KvStorage, budget_blocks: number, copyRows: CopyRows) {
+  constructor(storage: KvSlabStorage, budget_blocks: number, copyRows: CopyRows) {
     this.#copyRows = copyRows;
     this.#storage = storage;
     this.#slab_blocks = storage.slab_rows / kv_block_tokens;
-    this.#block_bytes = storage.slab_bytes / this.#slab_blocks;
     this.n_blocks = storage.slabs * this.#slab_blocks;
     this.#references = new Int32Array(this.n_blocks);
     this.#slabs = new KvSlabs(storage, this.#slabsFor(budget_blocks), (slab) => {
@@ -224,6 +222,11 @@ export class KvBlockAllocator {
         .subarray(first, first + this.#slab_blocks)
         .reduce((sum, count) => sum + Number(count > 0), 0);
     });
+  }
+
+  /** Another one where a pipeline has another stage here. */
+  get #block_bytes(): number {
+    return this.#storage.slab_bytes / this.#slab_blocks;
   }
 
   #slabsFor(blocks: number): number {

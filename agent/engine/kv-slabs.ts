@@ -1,4 +1,4 @@
-import type { KvDemand, KvStorage, KvUser } from './kv-storage.ts';
+import type { KvDemand, KvSlabStorage, KvUser } from './kv-storage.ts';
 
 /**
  * Of the budget, what may lie idle once no memory is free any more. Lower: more room for tensors of other models;
@@ -19,7 +19,7 @@ interface Slab {
  * without live blocks are kept for what their blocks still hold, within bounds (Tangram §3.3: delayed release).
  */
 export class KvSlabs implements KvUser {
-  readonly #storage: KvStorage;
+  readonly #storage: KvSlabStorage;
   readonly #slabs: Slab[];
   /** What is forgotten with a slab. */
   readonly #onRelease: (slab: number) => void;
@@ -28,7 +28,7 @@ export class KvSlabs implements KvUser {
   #live = 0;
   #clock = 0;
 
-  constructor(storage: KvStorage, budget: number, onRelease: (slab: number) => void) {
+  constructor(storage: KvSlabStorage, budget: number, onRelease: (slab: number) => void) {
     this.#storage = storage;
     this.#budget = budget;
     this.#onRelease = onRelease;

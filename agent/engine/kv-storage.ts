@@ -85,6 +85,12 @@ export interface KvStorage {
   free(): void;
 }
 
+/** What of a storage those see to whom its rows are numbers. */
+export type KvSlabStorage = Pick<
+  KvStorage,
+  'slab_rows' | 'slabs' | 'slab_bytes' | 'commit' | 'release' | 'couldCommit' | 'attach'
+>;
+
 /** Where the memory of a KV cache comes from: its own, or a pool that several models share. */
 export interface KvSource {
   /** @throws HpcserveError E_NATIVE_MEMORY, E_POOL_FULL */

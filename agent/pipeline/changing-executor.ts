@@ -1,7 +1,7 @@
 import type { HpcserveError } from '../../spec/errors/error.ts';
 import type { BatchExecutor, BatchOutputs } from '../engine/batch-executor.ts';
 import type { PlannedSequence } from '../engine/iteration-batch.ts';
-import { type KvStorage, kv_block_tokens } from '../engine/kv-storage.ts';
+import { type KvSlabStorage, kv_block_tokens } from '../engine/kv-storage.ts';
 import type { LayerKv } from '../engine/layer-kv.ts';
 import type { Stage } from '../engine/stage.ts';
 import type { PipelineExecutor, StageLoad } from './pipeline-executor.ts';
@@ -21,7 +21,8 @@ export interface LayoutChanger {
  * through every layout, so that the engine's block tables stay what they are.
  */
 export class ChangingExecutor implements BatchExecutor {
-  readonly storage: KvStorage;
+  /** As many rows in every layout, as large as those of the stage that is here now. */
+  readonly storage: KvSlabStorage;
   readonly kv_tokens_max: number;
   /** Of the layers on this device. */
   readonly kv: LayerKv;
@@ -34,7 +35,23 @@ export class ChangingExecutor implements BatchExecutor {
   constructor(running: PipelineExecutor, kv: LayerKv) {
     this.#running = running;
     this.kv = kv;
-    this.storage = running.storage;
+    const { slab_rows, slabs } = running.storage;
+    const rowsNow_bytes = (): number => {
+      const { storage } = this.#running;
+      return Math.ceil((storage.slab_bytes * slab_rows) / storage.slab_rows);
+    };
+    this.storage = {
+      slab_rows,
+      slabs,
+      get slab_bytes() {
+        return rowsNow_bytes();
+      },
+      // Of a stage all of it is there for good.
+      commit: () => true,
+      release: () => undefined,
+      couldCommit: () => true,
+      attach: () => undefined,
+    };
     this.kv_tokens_max = running.kv_tokens_max;
   }
 

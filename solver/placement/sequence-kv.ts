@@ -31,8 +31,9 @@ const state_bits = 32;
 /**
  * vLLM's hybrid KV manager keeps the window alone of windowed layers, and the chunk that a step computes beside it
  * (`SlidingWindowSpec.max_memory_usage_bytes` in vllm/v1/kv_cache_interface.py); linear ones have a state. It is
- * switched off by an option, by some connectors that carry KV elsewhere, and for Llama 4's chunks. Others count in full: SGLang divides its memory between kinds
- * of layers once and for all, llama.cpp reserves for each slot, and the native engine computes no model with windows.
+ * switched off by an option, by some connectors that carry KV elsewhere, and for Llama 4's chunks. Others count in
+ * full: SGLang divides its memory between kinds of layers once and for all, llama.cpp reserves for each slot, and the
+ * native engine computes no model with windows.
  *
  * @param onGpu where it is not, that manager may be missing
  */

@@ -5,6 +5,11 @@ import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { DecisionLog } from './decision-log.ts';
 import { KvBudgets, type KvHolder } from './kv-budgets.ts';
 
+/** What of an instance depends on its layers. */
+export type InstanceSizes = Pick<InstanceView, 'weight_bytes' | 'kv_bytes_per_token'> & {
+  kv_bytes_max: number;
+};
+
 /**
  * The memory of a device's instances, live: what is promised to each for KV, and what others give up for it (LLM-Mesh
  * §6). Where the pool has room for all that was asked for, everybody has it; budgets move only where it has not.
@@ -59,6 +64,19 @@ export class DeviceMemory {
       if (requests.length > 0) bytes += kvDemand({ ...other, requests }, this.#settings).required_bytes;
     }
     return bytes <= pool_bytes;
+  }
+
+  /** An instance has weights and KV of other sizes, for as many tokens as before. */
+  resize(instance: InstanceView & InstanceSizes, sizes: InstanceSizes): void {
+    const before_bytes = instance.weight_bytes + instance.kv_bytes;
+    // A stage without attention has no KV: behind one, as much is promised as there can be.
+    const { kv_bytes: had_bytes, kv_bytes_per_token: before } = instance;
+    const wanted_bytes = before > 0 ? (had_bytes * sizes.kv_bytes_per_token) / before : sizes.kv_bytes_max;
+    const kv_bytes = Math.min(sizes.kv_bytes_max, Math.round(wanted_bytes));
+    Object.assign(instance, sizes);
+    this.#relieve(sizes.weight_bytes + kv_bytes - before_bytes, instance);
+    instance.kv_bytes = this.#budgets!.resize(instance.id, sizes.weight_bytes, kv_bytes);
+    this.#account();
   }
 
   remove(model: string): void {

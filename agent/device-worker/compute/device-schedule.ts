@@ -151,16 +151,15 @@ export class DeviceSchedule {
     this.#device.instances.push(instance);
   }
 
-  /**
-   * A pipeline has another stage here. Its budget stays in blocks of the stage that it came with: what the other takes
-   * beyond that is promised to nobody.
-   */
-  resized(model: string, { weight_bytes, kv_bytes }: EngineStats, pool_bytes: number): void {
+  /** A pipeline has another stage here: what is promised to it, and what a token of it takes, is that of the stage. */
+  resized(model: string, stats: EngineStats, now_ms: number): void {
     const instance = this.#of(model);
     if (instance === undefined) return;
-    const more_bytes = weight_bytes + kv_bytes - instance.weight_bytes - instance.kv_bytes_max;
-    if (more_bytes > 0) this.memory.hold(model, more_bytes, pool_bytes);
-    else this.memory.letGo(model);
+    const { tokens_max } = instance;
+    const { weight_bytes, kv_bytes_max, kv_bytes_per_token } = sizesOf({ name: model, tokens_max }, stats);
+    this.memory.resize(instance, { weight_bytes, kv_bytes_max, kv_bytes_per_token });
+    instance.kv_used_bytes = stats.kv_tokens_used * kv_bytes_per_token;
+    this.#tryAgain(now_ms);
   }
 
   remove(model: string, now_ms: number): void {
@@ -168,7 +167,6 @@ export class DeviceSchedule {
     const at = instances.findIndex(({ id }) => id === model);
     for (const left of at >= 0 ? instances.splice(at, 1) : []) this.#coming.left(left);
     this.memory.remove(model);
-    this.memory.letGo(model);
     this.#tryAgain(now_ms);
   }
 

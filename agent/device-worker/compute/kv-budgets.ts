@@ -45,12 +45,30 @@ export class KvBudgets {
     this.#engines.set(model, engine);
     // It came with all it may ever have: from now on it has what the station lets it have, which may have to wait.
     engine.setKvBudget(0);
-    const left = (): number => this.pool_bytes - this.budget_bytes;
-    this.#submit(`${model}/weights`, Math.min(weight_bytes, left()));
+    this.#submit(`${model}/weights`, Math.min(weight_bytes, this.#left_bytes));
     for (const bytes of kv_bytes) if (this.set(model, bytes)) return bytes;
-    const rest = left();
+    const rest = this.#left_bytes;
     this.set(model, rest);
     return rest;
+  }
+
+  /**
+   * Weights and KV of a model take another size; where others have too much of the pool for that, what is left of it is
+   * set aside.
+   * @returns bytes promised for KV
+   */
+  resize(model: string, weight_bytes: number, kv_bytes: number): number {
+    const [weights, kv] = [`${model}/weights`, `${model}/kv`];
+    // What one of them gives up is there for the other.
+    this.#submit(kv, Math.min(kv_bytes, this.#station.promised(kv)));
+    this.#submit(weights, Math.min(weight_bytes, this.#station.promised(weights) + this.#left_bytes));
+    const promised_bytes = Math.min(kv_bytes, this.#station.promised(kv) + this.#left_bytes);
+    this.set(model, promised_bytes);
+    return promised_bytes;
+  }
+
+  get #left_bytes(): number {
+    return this.pool_bytes - this.budget_bytes;
   }
 
   /**
@@ -73,7 +91,7 @@ export class KvBudgets {
   hold(model: string, bytes: number): void {
     const held = `${model}/stage`;
     this.#submit(held, 0);
-    this.#submit(held, Math.min(bytes, this.pool_bytes - this.budget_bytes));
+    this.#submit(held, Math.min(bytes, this.#left_bytes));
   }
 
   /** Promises so many bytes for a model's KV; false where others have too much of the pool. */

@@ -297,7 +297,7 @@ export class ModelLifecycle {
     model.change(message);
     model.weight_bytes = this.#pool().store.usedWeights_bytes(name);
     this.#residency.changed();
-    this.#schedule.resized(name, model.hosted!.engine.stats(), this.#pool().memory.bytes);
+    this.#schedule.resized(name, model.hosted!.engine.stats(), monotonic_ms());
   }
 
   /** What of a model there is to schedule; others make room for its KV. @throws HpcserveError E_POOL_FULL */

@@ -71,7 +71,10 @@ type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | '
   kv_bytes_max: number;
 };
 
-export function sizesOf({ name, tokens_max }: ScheduledModel, stats: EngineStats): Sizes {
+export function sizesOf(
+  { name, tokens_max }: Pick<ScheduledModel, 'name' | 'tokens_max'>,
+  stats: EngineStats,
+): Sizes {
   return {
     id: name,
     model: name,

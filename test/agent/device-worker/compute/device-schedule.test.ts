@@ -223,6 +223,52 @@ describe('a stage of a pipeline beside a model', () => {
   });
 });
 
+describe('a pipeline whose first stage becomes another one', () => {
+  const kv_bytes = 1024 * kv_bytes_per_token;
+  const instance_bytes = 1_000_000 + kv_bytes;
+
+  /** As large as it was, times `factor`. */
+  function becomes({ schedule, engines, now_ms }: Scheduled, factor: number): void {
+    const stats = engines.get('m')!.stats();
+    const { weight_bytes } = stats;
+    schedule.resized(
+      'm',
+      { ...stats, weight_bytes: factor * weight_bytes, kv_bytes: factor * kv_bytes },
+      now_ms,
+    );
+  }
+  const promised_bytes = ({ schedule }: Scheduled): number => schedule.view(0, () => 0).budget_bytes;
+
+  it('is promised what that takes, for as many tokens, and no more where it is smaller', () => {
+    const scheduled = new Scheduled(['m', 'other']);
+    for (const factor of [1, 3, 0.5]) {
+      becomes(scheduled, factor);
+      expect(promised_bytes(scheduled)).toBe(factor * instance_bytes + instance_bytes);
+      expect(scheduled.engines.get('m')!.budget_bytes).toBe(factor * kv_bytes);
+    }
+  });
+
+  it('has what others give up, and else what they leave', () => {
+    const bytes = 3 * instance_bytes;
+    const scheduled = new Scheduled(['m', 'other'], { bytes });
+    becomes(scheduled, 2);
+    expect(promised_bytes(scheduled)).toBe(bytes);
+    becomes(scheduled, 2.01);
+    expect(promised_bytes(scheduled)).toBeLessThanOrEqual(bytes);
+    expect(scheduled.engines.get('other')!.budget_bytes).toBeLessThan(kv_bytes);
+    becomes(scheduled, 4);
+    expect(promised_bytes(scheduled)).toBe(bytes);
+  });
+
+  it('is expected back as what it is by then', () => {
+    const scheduled = new Scheduled(['m', 'other']);
+    becomes(scheduled, 3);
+    scheduled.schedule.remove('m', 0);
+    const { resting } = scheduled.schedule.view(0, () => 0);
+    expect(resting).toMatchObject([{ weight_bytes: 3_000_000, kv_bytes_per_token: 3 * kv_bytes_per_token }]);
+  });
+});
+
 describe('a prompt beside a sequence whose token is soon due', () => {
   const chosenAfter = (streamed: EngineStats['streamed'], waited_ms = 3) => {
     const device = new Scheduled(['m'], { slo: { ttft_ms: 2000, tpot_ms: 60 } });
