@@ -285,7 +285,7 @@ export class DevicePool {
         (demand === 'evict' ? this.#takeByForce(bytes, alignment, owner, asker, within) : undefined),
       give: (region) => this.#regions.free(region),
       reclaimable: (bytes, alignment, within) =>
-        this.store.reclaimable(bytes, alignment, ({ use }) => use === 'kv', within),
+        this.store.reclaimable(bytes, alignment, ({ use, fixed }) => use === 'kv' && !fixed, within),
       closed: (cache) => this.#caches.delete(cache),
     };
   }

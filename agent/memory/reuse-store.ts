@@ -23,6 +23,8 @@ export interface ReservedRegion {
    */
   readonly use: 'kv' | 'scratch' | 'arena' | 'lost' | 'gap';
   readonly model: string;
+  /** Of KV: its cache has it for as long as it is there, so that nobody who waits gets it. */
+  readonly fixed?: true;
 }
 
 interface StoredTensor {

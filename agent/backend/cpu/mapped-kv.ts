@@ -11,7 +11,7 @@ import {
 } from '../../engine/kv-storage.ts';
 import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
 import type { Region } from '../../memory/region-list.ts';
-import type { PoolOwner } from '../../memory/reuse-store.ts';
+import type { PoolOwner, ReservedRegion } from '../../memory/reuse-store.ts';
 
 /**
  * Least tokens of a slab. Lower: less of it lies idle at the end of a sequence; higher: fewer system calls (one a layer
@@ -168,14 +168,17 @@ export class MappedKv implements PoolCache {
     return this.#base + BigInt(matrix * this.#matrix_bytes + slab * this.#chunk_bytes);
   }
 
-  #take(bytes: number, demand: KvDemand): Region<PoolOwner> | undefined {
-    const owner = { kind: 'reserved', use: 'kv', model: this.model } as const;
+  get #owner(): ReservedRegion {
+    return { kind: 'reserved', use: 'kv', model: this.model };
+  }
+
+  #take(bytes: number, demand: KvDemand, owner = this.#owner): Region<PoolOwner> | undefined {
     return this.#pool.take(bytes, this.#memory.page_bytes, owner, demand, this);
   }
 
   /** One chunk is behind the last rows of all matrices: nobody reads what padding writes there. */
   #mapScratch(): Region<PoolOwner> {
-    const region = this.#take(this.#chunk_bytes, 'evict');
+    const region = this.#take(this.#chunk_bytes, 'evict', { ...this.#owner, fixed: true });
     if (!region)
       throw new HpcserveError('E_POOL_FULL', {
         what: `the KV cache of ${this.model} does not fit into the memory pool`,

@@ -87,7 +87,7 @@ export class RegionKv implements PoolCache {
     if (this.#region) throw new Error(`the KV cache of ${this.model} has its memory already`);
     const n_rows = scratch_rows + slabs.length * slab_tokens;
     const bytes = Math.max(1, this.#matrices) * this.#matrixSize_bytes(n_rows);
-    const owner = { kind: 'reserved', use: 'kv', model: this.model } as const;
+    const owner = { kind: 'reserved', use: 'kv', model: this.model, fixed: true } as const;
     this.#region = this.#pool.take(bytes, this.#alignment, owner, demand, this);
     if (!this.#region) return false;
     this.#n_rows = n_rows;

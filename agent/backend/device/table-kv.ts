@@ -3,7 +3,7 @@ import { HpcserveError } from '../../../spec/errors/error.ts';
 import { type KvDemand, type KvShape, type KvUser, kv_block_tokens } from '../../engine/kv-storage.ts';
 import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
 import type { Region } from '../../memory/region-list.ts';
-import type { PoolOwner } from '../../memory/reuse-store.ts';
+import type { PoolOwner, ReservedRegion } from '../../memory/reuse-store.ts';
 import type { PoolSpan } from '../pool-memory.ts';
 import { alignedStep_rows, requireAlignedBlocks } from './kv-alignment.ts';
 
@@ -73,7 +73,7 @@ export class TableKv implements PoolCache {
     this.buffer = this.#span.buffer;
     const window_bytes = this.#span.end - this.#span.begin - Math.max(0, matrices - 1) * this.#chunk_bytes;
     this.n_rows = Math.max(1, Math.floor(window_bytes / row_bytes));
-    const scratch = this.#take('evict');
+    const scratch = this.#take('evict', { ...this.#owner, fixed: true });
     if (!scratch)
       throw new HpcserveError('E_POOL_FULL', {
         what: `the KV cache of ${model} does not fit into the memory pool`,
@@ -145,8 +145,11 @@ export class TableKv implements PoolCache {
     return Math.ceil((offset - this.#span.begin) / step_bytes) * this.#step_rows;
   }
 
-  #take(demand: KvDemand): Region<PoolOwner> | undefined {
-    const owner = { kind: 'reserved', use: 'kv', model: this.model } as const;
+  get #owner(): ReservedRegion {
+    return { kind: 'reserved', use: 'kv', model: this.model };
+  }
+
+  #take(demand: KvDemand, owner = this.#owner): Region<PoolOwner> | undefined {
     return this.#pool.take(this.slab_bytes, this.#alignment, owner, demand, this, this.#span);
   }
 

@@ -252,6 +252,26 @@ test('what others keep for later is given up until it makes one piece, however s
   pool.verify();
 });
 
+test('what a cache has for as long as it is there is nobody’s to wait for', () => {
+  const pool = newPool(8 * mib);
+  const shape = { matrices: 1, row_bytes: 64, tokens: 1 };
+  const opened = () => {
+    const cache = pool.kv('cache').open(shape);
+    fillers.push(cache);
+    return cache;
+  };
+  const one = opened();
+  const most = (): number => {
+    let slabs = 0;
+    while (one.couldCommit(slabs + 1)) slabs++;
+    return slabs;
+  };
+  const before = most();
+  // Each has room for rows that only pad a batch: a slab's worth, in this shape.
+  for (let count = 0; count < 5; count++) opened();
+  expect(most()).toBe(before - 5);
+});
+
 /** Empty where the file was closed meanwhile. */
 function linkOf(path: string): string {
   try {
