@@ -179,6 +179,8 @@ export class Child {
    */
   async stop(grace_ms: number): Promise<boolean> {
     this.#look();
+    // What left its group is found by its parents: these must still be there.
+    await this.#seen;
     this.#signalGroup('SIGTERM');
     const cancel = new AbortController();
     const grace = delay(grace_ms, undefined, { signal: cancel.signal }).catch(() => undefined); // it ended first
