@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { test_device } from '../engine/test-backend.ts';
 import { tinyModel, WorkerHarness } from './support.ts';
 
 const worker = new WorkerHarness();
@@ -218,8 +219,9 @@ describe('chat completions, asked with the official client', () => {
       const streamed = final.choices[0]!.message.tool_calls![0]!;
       if (streamed.type !== 'function') throw new Error('no function call');
       expect(isValid(streamed.function.arguments)).toBe(true);
-      // Of the other, what is in the cache by now may change a token.
-      if (model === 'qwen') expect(streamed.function.arguments).toBe(call.function.arguments);
+      // On a device what is in the cache by now may change a token of the other.
+      if (model === 'qwen' || test_device === undefined)
+        expect(streamed.function.arguments).toBe(call.function.arguments);
       expect(streamed.id).toMatch(/^call_/);
     }
   });

@@ -127,7 +127,9 @@ describe('a KV cache in the pool', () => {
     const engine = open(pool, await model('tiny-llama', 'Q4_0'), invariant);
     const token_bytes = engine.stats().kv_bytes / engine.stats().kv_tokens_total;
     const slab = slabOf(pool, token_bytes / matrices, matrices);
-    expect(slab.tokens * token_bytes).toBeLessThanOrEqual(slab.bytes);
+    // On a device a region may begin between two rows, so that a slab is that much larger.
+    if (test_device === undefined) expect(slab).toEqual({ tokens: 64, bytes: 64 * token_bytes });
+    else expect(slab.tokens * token_bytes).toBeLessThanOrEqual(slab.bytes);
     const slabs = 2048 / slab.tokens;
     expect(ofModel(pool)).toMatchObject({ kv_bytes_used: 0, kv_bytes_cached: 0 });
     expect(engine.kv_bytes_budget).toBe(slabs * slab.bytes);
