@@ -35,6 +35,12 @@ export interface PoolPart {
   end(): void;
 }
 
+/** Consecutive bytes of a pool. */
+export interface PoolBytes {
+  readonly offset: number;
+  readonly bytes: number;
+}
+
 export interface PoolMemory {
   readonly bytes: number;
   /** Of offsets and sizes of regions. */
@@ -42,7 +48,7 @@ export interface PoolMemory {
   /** Plain memory first. */
   readonly layouts: readonly PoolLayout[];
   /** Offsets that nobody may have, so that no region lies in two buffers. */
-  readonly gaps: readonly { offset: number; bytes: number }[];
+  readonly gaps: readonly PoolBytes[];
   /** Bytes that are backed by memory now. */
   readonly resident_bytes: number;
   readonly plain: PoolLayout;
@@ -62,6 +68,11 @@ export interface PoolMemory {
    * @throws HpcserveError E_NATIVE_MEMORY
    */
   populate(): void;
+  /**
+   * These ranges are going to be read often: they get huge pages, where they have small ones and the kernel can make
+   * others of them. Meanwhile they are used as ever. Absent: the memory has no pages of the host.
+   */
+  preferHugePages?(ranges: readonly PoolBytes[]): void;
   /** A region as a buffer of its own, for results of graphs. Undefined where ggml makes none. */
   part(offset: number, bytes: number): PoolPart | undefined;
   /**

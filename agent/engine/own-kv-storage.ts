@@ -1,3 +1,4 @@
+import { adviseHugePages } from '../../native/huge-pages.ts';
 import type { Pointer } from '../../native/signature.ts';
 import { HpcserveError } from '../../spec/errors/error.ts';
 import type { Backend } from '../backend/backend.ts';
@@ -37,6 +38,7 @@ export class OwnKvStorage implements KvStorage {
       });
     this.buffer = buffer;
     this.#base = ggml.ggml_backend_buffer_get_base(buffer)!;
+    if (backend.addressable) adviseHugePages(this.#base, this.slab_bytes);
   }
 
   get bytes(): number {

@@ -1,6 +1,7 @@
 /** Memory of the intermediate results of an engine's graphs: its own, or that of a pool. */
 import { CallbackBufferType } from '../../native/callback-buffer-type.ts';
 import type { Ggml } from '../../native/ggml.ts';
+import { adviseHugePages } from '../../native/huge-pages.ts';
 import type { Pointer } from '../../native/signature.ts';
 
 export interface ScratchMemory {
@@ -19,11 +20,11 @@ export class OwnScratch implements ScratchMemory {
   readonly #type: CallbackBufferType;
 
   constructor({ ggml, plain }: { ggml: Ggml; plain: Pointer }) {
-    this.#type = new CallbackBufferType(
-      ggml,
-      plain,
-      (bytes) => ggml.ggml_backend_buft_alloc_buffer(plain, bytes) ?? undefined,
-    );
+    this.#type = new CallbackBufferType(ggml, plain, (bytes) => {
+      const buffer = ggml.ggml_backend_buft_alloc_buffer(plain, bytes);
+      if (buffer) adviseHugePages(ggml.ggml_backend_buffer_get_base(buffer)!, bytes);
+      return buffer ?? undefined;
+    });
   }
 
   get bufferType(): Pointer {

@@ -1,5 +1,6 @@
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import { type Ggml, GgmlType, memoryAt } from '../../native/ggml.ts';
+import { adviseHugePages } from '../../native/huge-pages.ts';
 import {
   multiply,
   multiplyExperts,
@@ -101,6 +102,7 @@ export class TimedProduct {
       });
     }
     const base = ggml.ggml_backend_buffer_get_base(buffer)!;
+    adviseHugePages(base, this.#matrices.length * step);
     for (const [index, matrix] of this.#matrices.entries()) {
       ggml.ggml_backend_tensor_alloc(buffer, matrix, base + BigInt(index * step));
       ggml.ggml_backend_tensor_set(matrix, source, 0, source.length);

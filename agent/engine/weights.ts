@@ -3,6 +3,7 @@ import koffi from 'koffi';
 import { ggmlTypeByName } from '../../native/formats/ggml-types.ts';
 import type { GgufFile } from '../../native/formats/gguf-reader.ts';
 import { BufferUsage, type Ggml, memoryAt } from '../../native/ggml.ts';
+import { adviseHugePages } from '../../native/huge-pages.ts';
 import { packedProducts } from '../../native/packed-products.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { LoadProgress } from '../../spec/engine-contract.ts';
@@ -114,7 +115,7 @@ export class Weights implements LoadedWeights {
       const tensors = new Map<PlannedWeight, Pointer>();
       let bytes = 0;
       for (const [bufferType, members] of places) {
-        const placed = allocate(ggml, bufferType, members);
+        const placed = allocate(backend, bufferType, members);
         buffers.push(placed.buffer);
         bytes += placed.bytes;
       }
@@ -226,7 +227,7 @@ export function shareTiedEmbedding(plan: WeightPlan, tensors: Map<PlannedWeight,
 }
 
 function allocate(
-  ggml: Ggml,
+  { ggml, addressable }: Backend,
   bufferType: Pointer,
   members: readonly PlacedWeight[],
 ): { buffer: Pointer; bytes: number } {
@@ -246,6 +247,7 @@ function allocate(
     });
   ggml.ggml_backend_buffer_set_usage(buffer, BufferUsage.weights);
   const base = ggml.ggml_backend_buffer_get_base(buffer)!;
+  if (addressable) adviseHugePages(base, bytes);
   members.forEach(({ tensor }, index) => {
     ggml.ggml_backend_tensor_alloc(buffer, tensor, base + BigInt(offsets[index]!));
   });

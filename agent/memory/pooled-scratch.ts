@@ -33,6 +33,7 @@ export class PooledScratch implements ScratchMemory {
       this.#region = take(Math.ceil(bytes / piece_bytes) * piece_bytes);
       // A model that runs must go on: where the pool is full, its results lie outside, and are counted there.
       if (!this.#region) return ggml.ggml_backend_buft_alloc_buffer(plain, bytes) ?? undefined;
+      memory.preferHugePages?.([this.#region]);
       this.#part = memory.part(this.#region.offset, bytes);
       return this.#part?.buffer;
     });

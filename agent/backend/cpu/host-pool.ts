@@ -1,5 +1,6 @@
 import type { TransferMemory } from '../../../native/fabric/memory.ts';
 import { BufferUsage, type Ggml, memoryAt } from '../../../native/ggml.ts';
+import { makeHugePages } from '../../../native/huge-pages.ts';
 import {
   huge_page_bytes,
   moveMemory,
@@ -15,7 +16,7 @@ import type { Pointer } from '../../../native/signature.ts';
 import { HpcserveError } from '../../../spec/errors/error.ts';
 import type { KvShape } from '../../engine/kv-storage.ts';
 import type { KvRegions, PoolCache } from '../../memory/pool-cache.ts';
-import type { PoolLayout, PoolMemory, PoolPart } from '../pool-memory.ts';
+import type { PoolBytes, PoolLayout, PoolMemory, PoolPart } from '../pool-memory.ts';
 import { MappedKv } from './mapped-kv.ts';
 
 /** Of offsets in a pool: a cache line, and a multiple of what every buffer type of ggml asks for on a CPU. */
@@ -48,6 +49,11 @@ export class HostPool implements PoolMemory {
   readonly #memory: SharedMemory;
   /** Whether offset 0 has a mapping that no special buffer owns. */
   readonly #ownMapping: Pointer | undefined;
+  /** Huge pages that were made, or asked for, by their number in the pool. */
+  readonly #madeHuge = new Set<number>();
+  /** What is being made; the next waits for it. */
+  #making: Promise<boolean> = Promise.resolve(true);
+  #isFreed = false;
 
   /**
    * @param bytes rounded up to whole huge pages; nothing of it is taken before it is written
@@ -125,6 +131,31 @@ export class HostPool implements PoolMemory {
     populateForWriting(begin, Number(end - begin));
   }
 
+  preferHugePages(ranges: readonly PoolBytes[]): void {
+    if (this.pages !== 'base') return;
+    for (const { offset, bytes } of ranges) {
+      let begin = Math.ceil(offset / huge_page_bytes);
+      const end = Math.floor((offset + bytes) / huge_page_bytes);
+      while (begin < end) {
+        if (this.#madeHuge.has(begin)) {
+          begin++;
+          continue;
+        }
+        const first = begin;
+        for (; begin < end && !this.#madeHuge.has(begin); begin++) this.#madeHuge.add(begin);
+        this.#makeHuge(first, begin - first);
+      }
+    }
+  }
+
+  /** One after another. Where the kernel cannot, or has none left, nothing is lost but speed, and nobody asks again. */
+  #makeHuge(first: number, pages: number): void {
+    const address = this.plain.base + BigInt(first * huge_page_bytes);
+    this.#making = this.#making.then(
+      (canMake) => canMake && !this.#isFreed && makeHugePages(address, pages * huge_page_bytes),
+    );
+  }
+
   /** The unit in which parts of it can be mapped elsewhere. */
   get page_bytes(): number {
     return this.#memory.page_bytes;
@@ -140,6 +171,7 @@ export class HostPool implements PoolMemory {
   }
 
   free(): void {
+    this.#isFreed = true;
     const [plain, ...special] = this.layouts;
     this.#ggml.ggml_backend_buffer_free(plain!.buffer);
     for (const layout of special) this.#freeSpecial(layout);

@@ -4,7 +4,11 @@
  * groups of rows where its layout allows it, so that a piece is converted while its bytes are in the cache.
  */
 
+import type { PoolBytes } from '../../backend/pool-memory.ts';
 import { row_group } from '../../engine/row-groups.ts';
+
+/** Between neighbours, where one's bytes are no whole multiple of what the pool aligns to: at most a page. */
+const alignment_gap_bytes = 4096;
 
 /** A tensor of a model file and its place in the pool. */
 export interface TensorLoad {
@@ -66,6 +70,19 @@ export function rangesOf(unit: Unit): FileRange[] {
   return unit.flatMap((piece): FileRange[] =>
     piece.kind === 'plain' ? [{ offset_bytes: piece.file_offset, size_bytes: piece.bytes }] : piece.ranges,
   );
+}
+
+/** What units take of the pool, in its order; neighbours are one. */
+export function placesOf(units: readonly Unit[]): PoolBytes[] {
+  const pieces = units.flat().toSorted((a, b) => a.pool_offset - b.pool_offset);
+  const places: { offset: number; bytes: number }[] = [];
+  for (const { pool_offset: offset, bytes } of pieces) {
+    const before = places.at(-1);
+    if (before && offset - (before.offset + before.bytes) < alignment_gap_bytes)
+      before.bytes = offset + bytes - before.offset;
+    else places.push({ offset, bytes });
+  }
+  return places;
 }
 
 /** @param unit_bytes most bytes of a unit, unless one indivisible piece has more */

@@ -12,7 +12,7 @@ import { PeerShare } from '../peers/peer-share.ts';
 import type { residentRanges } from '../peers/shared-tensors.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
 import { type FileAccess, OpenModelFile } from './open-model-file.ts';
-import { cutIntoUnits, type TensorLoad } from './pieces.ts';
+import { cutIntoUnits, placesOf, type TensorLoad } from './pieces.ts';
 import { TensorLoading } from './tensor-loading.ts';
 import { UnitLoader } from './unit-loader.ts';
 
@@ -124,6 +124,7 @@ export class TensorLoader {
       shared: offered?.shared,
       counters: new LoadCounters().shared,
     };
+    this.#memory.preferHugePages?.(placesOf(work.units));
     const told = new Set<Helper>();
     const start = (begun: LoadWork): ReturnType<UnitLoader['open']> => {
       const helpers = helpersBeside(beside, this.#options.threads);
