@@ -29,6 +29,8 @@ export interface ClientServerTimes {
 /** What becomes of the connections that a port and a unix socket accept. */
 export interface Accepting {
   readonly servers: Readonly<Record<HeldName, NetServer>>;
+  /** Accepts no more. @returns when those have ended that are answered here */
+  stopAccepting(): Promise<void>;
   /** Of those that are accepted here, ends the ones on which nothing is under way; or all. */
   closeIdle(): void;
   closeAll(): void;
@@ -82,6 +84,13 @@ export class ClientServers implements Accepting {
   /** Shows another certificate to whoever connects from now on. */
   setSecureContext(options: SecureContextOptions): void {
     (this.servers.port as HttpsServer).setSecureContext(options);
+  }
+
+  async stopAccepting(): Promise<void> {
+    const listening = Object.values(this.servers).filter((server) => server.listening);
+    await Promise.all(
+      listening.map((server) => new Promise<void>((resolve) => server.close(() => resolve()))),
+    );
   }
 
   closeIdle(): void {

@@ -85,15 +85,10 @@ export class FrontPort {
     await closed;
   }
 
-  #stopAccepting(): Promise<unknown> {
+  #stopAccepting(): Promise<void> {
     if (this.#socket_path !== undefined) rmSync(this.#socket_path, { force: true });
     this.#socket_path = undefined;
-    return Promise.all(
-      Object.values(this.#options.accepting.servers).map(
-        (server) =>
-          new Promise<void>((resolve) => (server.listening ? server.close(() => resolve()) : resolve())),
-      ),
-    );
+    return this.#options.accepting.stopAccepting();
   }
 }
 

@@ -17,6 +17,14 @@ export class Distributor implements Accepting {
     };
   }
 
+  /**
+   * Waits for no connection: workers end what they were given. Node would never say that a server is closed where every
+   * process has exited that was given one of its connections: it waits for their replies, and none is left to reply.
+   */
+  async stopAccepting(): Promise<void> {
+    for (const server of Object.values(this.servers)) if (server.listening) server.close();
+  }
+
   closeIdle(): void {}
 
   closeAll(): void {}

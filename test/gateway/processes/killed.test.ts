@@ -189,3 +189,17 @@ it('it ends in order: answers that are under way are finished by the workers tha
   expect(workers.filter(isAlive)).toEqual([]);
   expect(await gateway.recorded()).toHaveLength(gateway.own.size + 3);
 }, 60_000);
+
+it('it ends in order where all workers have died that were ever given a connection', async () => {
+  gateway = await GatewayOfWorkers.start(2);
+  const first = gateway.workers();
+  for (const pid of first) process.kill(pid, 'SIGKILL');
+  // The log says it: whoever asked would be given to one of them.
+  const answering = (): number => gateway!.process.stdout.split('a worker answers').length - 1;
+  await until(() => answering() === 4, 'two others to answer in their place', 60_000);
+  const others = gateway.workers();
+  expect(others).toHaveLength(2);
+  gateway.process.child.kill('SIGTERM');
+  expect(await gateway.process.exit).toBe(0);
+  expect([...first, ...others].filter(isAlive)).toEqual([]);
+}, 120_000);
