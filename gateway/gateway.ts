@@ -48,7 +48,7 @@ import { OpenAiHandler } from './openai-handler.ts';
 import { Distributor } from './processes/distributor.ts';
 import type { IdentityPem } from './processes/messages.ts';
 import { PassedRequests } from './processes/passed-requests.ts';
-import { Workers } from './processes/workers.ts';
+import { type StartLimit, Workers } from './processes/workers.ts';
 import { refuseConnection } from './refuse-connection.ts';
 import { JournalMemory } from './relay/journal/journal-memory.ts';
 import { OwnAccounts } from './relay/request-accounts.ts';
@@ -72,6 +72,8 @@ export interface GatewayOptions {
   times?: Partial<GatewayTimes>;
   /** Requests that may wait for a replica that starts; absent: as many as may wait at a replica. */
   waiting_max?: number;
+  /** Of the processes that relay, where there are several. */
+  start_limit?: StartLimit;
   /** The folder was taken over by another gateway: this one has closed itself. */
   onLost?: () => void;
   /** The process that holds its listening sockets, where there is one. */
@@ -405,6 +407,7 @@ async function openWorkers(
     passed,
     log,
     count: config.processes!,
+    start_limit: options.start_limit,
     measured: services,
     start: () => ({
       config,

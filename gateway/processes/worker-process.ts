@@ -26,7 +26,7 @@ export type GivenConnection = readonly [name: HeldName, socket: Socket];
 export interface WorkerProcessEvents {
   ready(): void;
   /**
-   * @param how exit code or signal, in words
+   * @param how exit code or signal in words, or why it was ended
    * @param left connections that it was not given any more
    */
   ended(how: string, left: readonly GivenConnection[]): void;
@@ -46,6 +46,8 @@ export class WorkerProcess {
   #is_starting = true;
   #has_said_ready = false;
   #has_ended = false;
+  /** Why it was ended before its time. */
+  #killed_because: string | undefined;
   /** Connections of clients that it has, or is about to have. */
   #connections = 0;
   /** Those that it is given, one after the other. */
@@ -91,7 +93,7 @@ export class WorkerProcess {
         this.#desk.close();
         for (const then of this.#waiting) then();
         const kept = this.#leftOfGiven();
-        events.ended(how, [...kept, ...this.#giving]);
+        events.ended(this.#killed_because ?? how, [...kept, ...this.#giving]);
         resolve();
       };
       child.once('error', (error) => {
@@ -113,6 +115,11 @@ export class WorkerProcess {
 
   get isReady(): boolean {
     return this.#is_ready;
+  }
+
+  /** Whether it was ready at any time. */
+  get hasAnswered(): boolean {
+    return !this.#is_starting;
   }
 
   get connections(): number {
@@ -175,7 +182,9 @@ export class WorkerProcess {
     clearTimeout(limit);
   }
 
-  kill(): void {
+  /** @param because where that is to be told */
+  kill(because?: string): void {
+    this.#killed_because ??= because;
     this.#child.kill('SIGKILL');
   }
 

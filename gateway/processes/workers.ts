@@ -3,12 +3,26 @@ import { HpcserveError } from '../../spec/errors/error.ts';
 import type { WorkerState } from '../../spec/gateway-processes.ts';
 import { afterEnd } from '../holder/restart.ts';
 import type { GatewayLog } from '../log.ts';
+import { SilenceTimer } from '../silence-timer.ts';
 import { type MeasuredAnswers, MeasureTeller } from './measure-teller.ts';
 import type { FromPrimary, MetricsJson, WorkerStart } from './messages.ts';
 import { type GivenConnection, WorkerProcess, type WorkerProcessServices } from './worker-process.ts';
 
 /** Until all workers answer when a gateway starts, ms. Higher: very slow filesystems. */
 const start_ms = 120_000;
+/** How long a worker may take to start that takes the place of another; after that it is ended. */
+export interface StartLimit {
+  /**
+   * So many times what the slowest start took. Lower: one that hangs is replaced sooner; higher: starts on a machine
+   * that is busier by then are waited for.
+   */
+  factor: number;
+  /** However fast the others were. */
+  limit_ms_min: number;
+}
+const startLimitDefault: StartLimit = { factor: 20, limit_ms_min: 60_000 };
+/** It is twice as long after each that ended at once, and no longer than this. */
+const start_limit_ms_max = 600_000;
 /** Behind the time that answers may still take: until a worker has ended with its last connection. */
 const end_ms = 2000;
 /** Connections that wait while no worker is ready. Higher: more clients outlive that; lower: less memory at risk. */
@@ -16,6 +30,7 @@ const waiting_max = 1024;
 
 export interface WorkersOptions extends WorkerProcessServices {
   count: number;
+  start_limit?: StartLimit | undefined;
   measured: MeasuredAnswers;
   /** What a worker that starts now has to know. */
   start(): Omit<WorkerStart, 'keys' | 'workers' | 'measures'>;
@@ -41,6 +56,9 @@ export class Workers {
   #waiting: GivenConnection[] = [];
   #given = 0;
   #is_ending = false;
+  /** All have answered, and whoever starts from then on takes the place of another. */
+  #has_started = false;
+  #slowest_start_ms = 0;
   #onReady: () => void = () => undefined;
   #onFailed: (error: HpcserveError) => void = () => undefined;
 
@@ -70,6 +88,7 @@ export class Workers {
       for (let number = 1; number <= count; number++) this.#startOne(number);
     });
     this.#onFailed = () => undefined;
+    this.#has_started = true;
   }
 
   /** Workers that answer. */
@@ -147,21 +166,34 @@ export class Workers {
 
   #startOne(number: number): void {
     const { log, count, start } = this.#options;
+    const start_limit = new SilenceTimer((limit_ms) =>
+      worker.kill(`it does not answer ${limit_ms / 1000} s after its start`),
+    );
     const worker = new WorkerProcess(number, this.#options, {
       ready: () => {
+        start_limit.stop();
+        this.#slowest_start_ms = Math.max(this.#slowest_start_ms, performance.now() - worker.began_ms);
         log.info({ worker: number, worker_pid: worker.pid }, 'a worker answers');
         for (const connection of this.#waiting.splice(0)) this.give(connection);
         this.#onReady();
       },
       ended: (how, left) => {
+        start_limit.stop();
         this.#endedOne(worker, how);
         for (const connection of left) this.give(connection);
       },
     });
     this.#running.set(number, worker);
+    if (this.#has_started) start_limit.expectWithin(this.#startLimit_ms(number));
     const [keys, measures] = [[...this.#keys.values()], this.#measures.all()];
     worker.tell(['start', { ...start(), workers: count, keys, measures }]);
     worker.tell(['keys', this.#keys_version, []]);
+  }
+
+  #startLimit_ms(number: number): number {
+    const { factor, limit_ms_min } = this.#options.start_limit ?? startLimitDefault;
+    const limit_ms = Math.round(Math.max(limit_ms_min, factor * this.#slowest_start_ms));
+    return Math.min(start_limit_ms_max, limit_ms * 2 ** (this.#quick_ends.get(number) ?? 0));
   }
 
   #endedOne(worker: WorkerProcess, how: string): void {
@@ -172,7 +204,8 @@ export class Workers {
     this.#onFailed(failed(`number ${number} ended: ${how}`));
     const next = afterEnd({
       code: 1,
-      lived_ms: performance.now() - worker.began_ms,
+      // One that has never answered ended at once, however long it was waited for.
+      lived_ms: worker.hasAnswered ? performance.now() - worker.began_ms : 0,
       has_listened: true,
       is_told: false,
       quick_ends: this.#quick_ends.get(number) ?? 0,

@@ -274,7 +274,7 @@ function adminOf(url: string, token: string): Stage['admin'] {
 export async function startStage(
   times: Partial<GatewayTimes> = {},
   change: Partial<GatewayConfig> = {},
-  options: Pick<GatewayOptions, 'waiting_max'> = {},
+  options: Pick<GatewayOptions, 'waiting_max' | 'start_limit'> = {},
 ): Promise<Stage> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-gateway-test-'));
   const config = testConfig(folder, {

@@ -1,7 +1,8 @@
 /** A worker that is being started while others answer. */
+import { readFileSync } from 'node:fs';
 import { afterEach, expect, it } from 'vitest';
 import { type GatewayProcesses, gatewayProcessesSchema } from '../../../spec/gateway-processes.ts';
-import { until } from '../support.ts';
+import { startStage, until } from '../support.ts';
 import { GatewayOfWorkers, type TestClient } from './gateway-of-workers.ts';
 
 let gateway: GatewayOfWorkers | undefined;
@@ -14,6 +15,15 @@ async function workers(): Promise<GatewayProcesses['workers']> {
   const { process, endpoint } = gateway!;
   const answer = await process.admin(endpoint, '/hpcserve/v1/processes');
   return gatewayProcessesSchema.parse(await answer.json()).workers;
+}
+
+/** Of a process, the first one first. */
+function childrenOf(pid: number): number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
+}
+
+function isWorker(pid: number): boolean {
+  return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('--worker');
 }
 
 /** Kills workers until one that takes the place of another is stopped before it is ready. @returns its pid */
@@ -61,3 +71,35 @@ it('keys are changed past it, it is left to start, and it knows of them when it 
   expect((await late()).connections).toBeGreaterThan(0);
   for (const client of clients) expect(await client.ask(key)).toMatchObject({ status: 401 });
 }, 120_000);
+
+it('is ended and replaced where it never answers, and it is said why', async () => {
+  const stage = await startStage({}, { processes: 2 }, { start_limit: { factor: 2, limit_ms_min: 1 } });
+  try {
+    const said = (words: string): Record<string, unknown>[] =>
+      stage.logged.filter((line) => line.includes(words)).map((line) => JSON.parse(line));
+    const [first, second] = said('a worker answers');
+    const workers = [first, second].map((line) => line!.worker_pid as number);
+    process.kill(workers[0]!, 'SIGKILL');
+    let hung: number | undefined;
+    await until(
+      () => {
+        hung = childrenOf(process.pid).find((pid) => isWorker(pid) && !workers.includes(pid));
+        return hung !== undefined;
+      },
+      'one in its place',
+      60_000,
+    );
+    process.kill(hung!, 'SIGSTOP');
+    await until(() => said('does not answer').length > 0, 'it to be ended', 60_000);
+    expect(said('does not answer')[0]).toMatchObject({
+      worker: first!.worker,
+      because: expect.stringMatching(/^it does not answer [\d.]+ s after its start$/),
+    });
+    expect(childrenOf(process.pid)).not.toContain(hung);
+    const isAnother = ({ worker_pid }: Record<string, unknown>): boolean =>
+      worker_pid !== hung && !workers.includes(worker_pid as number);
+    await until(() => said('a worker answers').some(isAnother), 'another to answer', 60_000);
+  } finally {
+    await stage.close();
+  }
+}, 180_000);
