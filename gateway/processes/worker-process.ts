@@ -153,7 +153,8 @@ export class WorkerProcess {
    */
   async tookKeys(version: number): Promise<void> {
     if (this.#is_starting || this.#took_keys >= version || this.#has_ended) return;
-    const limit = setTimeout(() => this.kill(), keys_ms);
+    const because = `it has not taken a changed key after ${keys_ms / 1000} s`;
+    const limit = setTimeout(() => this.kill(because), keys_ms);
     while (this.#took_keys < version && !this.#has_ended)
       await new Promise<void>((resolve) => this.#waiting.add(resolve));
     clearTimeout(limit);

@@ -1,4 +1,4 @@
-/** A worker that is being started while others answer. */
+/** Workers that are late: with their start, and with changes of keys. */
 import { readFileSync } from 'node:fs';
 import { afterEach, expect, it } from 'vitest';
 import { type GatewayProcesses, gatewayProcessesSchema } from '../../../spec/gateway-processes.ts';
@@ -103,3 +103,16 @@ it('is ended and replaced where it never answers, and it is said why', async () 
     await stage.close();
   }
 }, 180_000);
+
+it('is ended where it answers and takes no changed key any more, and it is said why', async () => {
+  gateway = await GatewayOfWorkers.start(2);
+  const { id } = await gateway.newKey();
+  const [stopped] = gateway.workers();
+  process.kill(stopped!, 'SIGSTOP');
+  // Connections go to the worker that has the fewest: some of these are given to the other one.
+  const block = (): Promise<void> => gateway!.admin(`/hpcserve/v1/keys/${id}/block`, 'POST', {});
+  await Promise.any(Array.from({ length: 8 }, block));
+  expect(gateway.workers()).not.toContain(stopped);
+  const ended = 'it has not taken a changed key after 5 s';
+  await until(() => gateway!.process.stdout.includes(ended), 'the reason in the log');
+}, 120_000);
