@@ -1,9 +1,13 @@
 /** Workers that are late: with their start, and with changes of keys. */
 import { readFileSync } from 'node:fs';
+import { setTimeout } from 'node:timers/promises';
 import { afterEach, expect, it } from 'vitest';
 import { type GatewayProcesses, gatewayProcessesSchema } from '../../../spec/gateway-processes.ts';
 import { startStage, until } from '../support.ts';
 import { GatewayOfWorkers, type TestClient } from './gateway-of-workers.ts';
+
+/** Who has no answer by then is taken to have asked a worker that is stopped. */
+const answer_ms = 2000;
 
 let gateway: GatewayOfWorkers | undefined;
 afterEach(async () => {
@@ -41,9 +45,12 @@ async function stopOneThatStarts(): Promise<number> {
       60_000,
     );
     process.kill(pid!, 'SIGSTOP');
-    const started = (await workers()).find((worker) => worker.pid === pid);
-    if (started?.state === 'starts') return pid!;
+    const asked = workers();
+    // Where it is ready after all, whoever asks may be given to it, and has no answer before it goes on.
+    const told = await Promise.race([asked, setTimeout(answer_ms)]);
+    if (told?.find((worker) => worker.pid === pid)?.state === 'starts') return pid!;
     process.kill(pid!, 'SIGCONT');
+    await asked;
   }
 }
 
