@@ -26,7 +26,8 @@ const common = ['-std=gnu11', '-O3', '-fPIC', '-fvisibility=hidden', '-Wall', '-
 const avx2 = ['-mavx2', '-mfma', '-mf16c'];
 const avx512_vnni = [...avx2, '-mavx512f', '-mavx512bw', '-mavx512vl', '-mavx512dq', '-mavx512vnni'];
 const avx512_bf16 = [...avx512_vnni, '-mavx512bf16'];
-const amx_bf16 = [...avx512_bf16, '-mamx-tile', '-mamx-bf16'];
+/** All CPUs with tiles have PREFETCHW. */
+const amx_bf16 = [...avx512_bf16, '-mprfchw', '-mamx-tile', '-mamx-bf16'];
 
 /** Files of one instruction set, which an old compiler may not know. */
 interface InstructionSet {

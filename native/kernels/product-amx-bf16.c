@@ -7,9 +7,13 @@
  */
 #include "expand-rows.h"
 
-/* Blocks along k before other rows of x: higher, fewer sums leave the tile unit unfinished; lower, 32 columns of
- * weights (128 KiB as BF16) and the rows of x beside them stay in the second cache. */
+/* Blocks along k before other rows of x: higher, fewer sums leave the tile unit unfinished; lower, the rows of x (320 of
+ * 64 blocks are 1.3 MB) stay in the second cache. */
 #define BLOCKS_AT_ONCE 64
+/* Blocks of two strips that all rows of a pass meet before the next: 16 KiB as BF16, which stay in the first cache while
+ * rows of x stream through it. Higher, they come from the second cache each time, at the rate that the rows need
+ * themselves; lower, sums are put aside more often. */
+#define NEAR_BLOCKS 8
 /* Expanded blocks of a strip that are kept: one is multiplied while the next is expanded. */
 #define RING 4
 
@@ -32,6 +36,23 @@ static void configure(int width) {
 /* The compiler does not know that tiles are loaded from memory that was just written. */
 #define WRITTEN() __asm__ volatile("" ::: "memory")
 
+/* Blocks of two strips that are made ready while others are multiplied: the tile unit leaves the rest of the core idle. */
+struct next_blocks {
+  const struct hk_product *product;
+  /* Of each strip. */
+  const uint8_t *packed[2];
+  int64_t begin;
+  int strips, count;
+  /* Of each strip: where quantized blocks go as BF16; and how one does. NULL: they are BF16, and asked of the memory. */
+  uint16_t *to[2];
+  void (*expand)(const struct next_blocks *next, int strip, int block);
+  /* Blocks, or lines of them: what is done, what of it this part does, and how much beside each block. */
+  int done, end, at_once;
+  /* Lines of the result that are asked for, one beside each block, for what all blocks of these strips leave there. */
+  int64_t result_row, result_end;
+  int result_strip;
+};
+
 /* Where two strips meet one or two tiles of x. */
 struct part {
   /* Of each strip: expanded or packed blocks. */
@@ -46,19 +67,20 @@ struct part {
   int64_t column;
   __mmask16 columns[2];
   int strips, tiles, width, count;
-  /* Whether the sums begin here; else they go on from y. */
-  int first;
-  /* Of each of the next two strips: blocks in memory; and which of their 32 lines this part asks for, block by block. */
-  const uint8_t *next[2];
-  int line_begin, line_end;
+  /* Four tiles of sums. They begin at zero, or as they lie here; and at the end go to y, or stay here. */
+  float *sums;
+  int begins, ends;
+  struct next_blocks *next;
   /* Whether weights come from memory: each block is asked for before its turn. */
   int is_far;
 };
 
-/* Parts from which on the next strips are asked for. Lower: in the time of few parts they do not come, and what is
- * multiplied waits behind them. With fewer, blocks are asked for so many bytes before their turn. */
+/* Parts from which on BF16 is asked for a chunk ahead. Lower: in the time of few parts it does not come, and what is
+ * multiplied waits behind it. With fewer, blocks are asked for so many bytes before their turn. */
 #define ASKING_PARTS_MIN 5
 #define AHEAD_BYTES 2048
+#define LINE_BYTES 64
+#define LINES (HK_BLOCK_BYTES / LINE_BYTES)
 
 static inline __attribute__((always_inline)) void ask_ahead(const struct part *p, const uint16_t *block) {
   if (!p->is_far) return;
@@ -67,14 +89,26 @@ static inline __attribute__((always_inline)) void ask_ahead(const struct part *p
     _mm_prefetch((const char *)block + AHEAD_BYTES + 64 * line, _MM_HINT_T0);
 }
 
-/* Lines of a block of two strips as BF16. */
-#define LINES (2 * HK_BLOCK_BYTES / 64)
+static inline __attribute__((always_inline)) void make_ready(struct next_blocks *next) {
+  for (int i = 0; i < next->at_once && next->done < next->end; i++, next->done++) {
+    /* Both strips in turns: the memory gives two streams sooner than one. */
+    const int strip = next->strips > 1 ? next->done & 1 : 0, at = next->strips > 1 ? next->done >> 1 : next->done;
+    if (next->expand) next->expand(next, strip, at);
+    else {
+      const uint8_t *from = next->packed[strip] + (next->begin + at / LINES) * HK_BLOCK_BYTES;
+      _mm_prefetch((const char *)from + at % LINES * LINE_BYTES, _MM_HINT_T1);
+    }
+  }
+}
 
-/* Asks for what comes next while the tile unit is busy: else each pair of strips would begin with waiting. */
-static inline __attribute__((always_inline)) void ask_for_next(const struct part *p, int block) {
-  for (int line = p->line_begin; line < p->line_end; line++)
-    _mm_prefetch((const char *)p->next[line / (LINES / 2)] + block * HK_BLOCK_BYTES + line % (LINES / 2) * 64,
-                 _MM_HINT_T1);
+/* A store to memory that is far away waits for what it overwrites, and so many at the end would take each other's place:
+ * they are asked for evenly, as long as the blocks take. */
+static inline __attribute__((always_inline)) void ask_for_result(struct next_blocks *next, int64_t column) {
+  if (next->result_row >= next->result_end) return;
+  __builtin_prefetch(hk_row(next->product, next->result_row) + column + next->result_strip * HK_STRIP, 1);
+  if (++next->result_strip < next->strips) return;
+  next->result_strip = 0;
+  next->result_row++;
 }
 
 /* Where the sums go: a store to memory that is far away would wait for what it overwrites. */
@@ -113,32 +147,34 @@ static void sums_in(const struct part *p, int strip, int tile, float *sums) {
   for (int row = 0; row < 16; row++) _mm512_store_ps(sums + 16 * row, rows[row]);
 }
 
-/* Sums begin at zero, or as y has them; the latter only with tiles of 16 rows. */
+/* Floats of a tile of sums. */
+#define SUMS (HK_STRIP * HK_TILE_MAX)
+#define SUMS_OF(strip, tile) (p->sums + (2 * (tile) + (strip)) * SUMS)
 #define BEGIN(tile_register, strip, tile)                                                                              \
   if (strip < strips && tile < tiles) {                                                                                \
-    if (p->first) _tile_zero(tile_register);                                                                           \
-    else {                                                                                                             \
-      sums_in(p, strip, tile, sums);                                                                                   \
-      WRITTEN();                                                                                                       \
-      _tile_loadd(tile_register, sums, 64);                                                                            \
-    }                                                                                                                  \
+    if (p->begins) _tile_zero(tile_register);                                                                          \
+    else _tile_loadd(tile_register, SUMS_OF(strip, tile), 64);                                                         \
   }
-#define END(tile_register, strip, tile)                                                                                \
-  if (strip < strips && tile < tiles) {                                                                                \
-    _tile_stored(tile_register, sums, 4 * p->width);                                                                   \
-    sums_out(p, strip, tile, sums);                                                                                    \
-  }
+#define STORE(tile_register, strip, tile)                                                                              \
+  if (strip < strips && tile < tiles) _tile_stored(tile_register, SUMS_OF(strip, tile), 4 * p->width);
+
+static inline __attribute__((always_inline)) void all_sums_out(const int strips, const int tiles, const struct part *p) {
+  for (int tile = 0; tile < tiles; tile++)
+    for (int strip = 0; strip < strips; strip++) sums_out(p, strip, tile, SUMS_OF(strip, tile));
+}
 
 /* Blocks that are BF16 in memory. */
 static inline __attribute__((always_inline)) void multiply(const int strips, const int tiles, const struct part *p) {
-  float sums[16 * 16] __attribute__((aligned(64)));
   const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width;
   const uint16_t *w0 = p->w[0], *w1 = p->w[1], *x0 = p->x[0], *x1 = p->x[1];
-  BEGIN(0, 0, 0) BEGIN(1, 1, 0) BEGIN(2, 0, 1) BEGIN(3, 1, 1)
   WRITTEN();
-  ask_for_results(strips, tiles, p);
+  BEGIN(0, 0, 0) BEGIN(1, 1, 0) BEGIN(2, 0, 1) BEGIN(3, 1, 1)
+  if (p->is_far) ask_for_results(strips, tiles, p);
   for (int block = 0; block < p->count; block++) {
-    ask_for_next(p, block);
+    if (p->next) {
+      make_ready(p->next);
+      ask_for_result(p->next, p->column);
+    }
     ask_ahead(p, w0);
     _tile_loadd(4, w0, 64);
     _tile_loadd(6, x0, x_bytes);
@@ -155,7 +191,9 @@ static inline __attribute__((always_inline)) void multiply(const int strips, con
     }
     w0 += HK_BLOCK_BYTES / 2, w1 += HK_BLOCK_BYTES / 2, x0 += x_step, x1 += x_step;
   }
-  END(0, 0, 0) END(1, 1, 0) END(2, 0, 1) END(3, 1, 1)
+  STORE(0, 0, 0) STORE(1, 1, 0) STORE(2, 0, 1) STORE(3, 1, 1)
+  WRITTEN();
+  if (p->ends) all_sums_out(strips, tiles, p);
 }
 
 /* One tile of x by quantized blocks that are read once, from memory: each is expanded while the last is multiplied. */
@@ -163,7 +201,6 @@ static inline __attribute__((always_inline)) void multiply_stream(const enum hk_
                                                                   const struct part *p, const uint8_t *const *packed,
                                                                   int64_t blocks) {
   uint16_t w[RING][2][HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
-  float sums[16 * 16] __attribute__((aligned(64)));
   const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width;
   const int tiles = 1;
   const uint16_t *x = p->x[0];
@@ -183,7 +220,9 @@ static inline __attribute__((always_inline)) void multiply_stream(const enum hk_
     }
     x += x_step;
   }
-  END(0, 0, 0) END(1, 1, 0)
+  STORE(0, 0, 0) STORE(1, 1, 0)
+  WRITTEN();
+  all_sums_out(strips, tiles, p);
 }
 
 static void multiply_any(const struct part *p) {
@@ -200,12 +239,15 @@ static inline __attribute__((always_inline)) struct part part_of(const struct hk
                        .column = strip * HK_STRIP,
                        .columns = {hk_columns(p->n, strip), strips > 1 ? hk_columns(p->n, strip + 1) : 0},
                        .strips = strips,
-                       .width = hk_tile_rows(p->m)};
+                       .width = hk_tile_rows(p->m),
+                       .begins = 1,
+                       .ends = 1};
 }
 
 /* Up to 16 rows of x. */
 static inline __attribute__((always_inline)) void few_rows(const enum hk_type type, const struct hk_product *p,
                                                            int64_t begin, int64_t end) {
+  float sums[4 * SUMS] __attribute__((aligned(64)));
   const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
   for (int64_t strip = begin; strip < end; strip += 2) {
     struct part part = part_of(p, strip, end);
@@ -214,7 +256,7 @@ static inline __attribute__((always_inline)) void few_rows(const enum hk_type ty
     part.row[0] = 0;
     part.valid[0] = (int)p->m;
     part.tiles = 1;
-    part.first = 1;
+    part.sums = sums;
     part.count = (int)p->blocks;
     part.is_far = type == HK_BF16;
     if (type == HK_BF16) {
@@ -225,40 +267,110 @@ static inline __attribute__((always_inline)) void few_rows(const enum hk_type ty
   }
 }
 
+#define EXPANDER(type, name)                                                                                           \
+  static void name##_block(const struct next_blocks *next, int strip, int block) {                                    \
+    hk_expand_rows(type, next->packed[strip], next->product->blocks, next->begin + block, 1,                           \
+                   next->to[strip] + block * HK_BLOCK_BYTES / 2);                                                      \
+  }
+EXPANDER(HK_Q4_0, q4_0)
+EXPANDER(HK_Q8_0, q8_0)
+EXPANDER(HK_Q4_K, q4_k)
+EXPANDER(HK_Q6_K, q6_k)
+
+static inline void (*expander(const enum hk_type type))(const struct next_blocks *, int, int) {
+  switch (type) {
+    case HK_Q4_0: return q4_0_block;
+    case HK_Q8_0: return q8_0_block;
+    case HK_Q4_K: return q4_k_block;
+    case HK_Q6_K: return q6_k_block;
+    default: return NULL;
+  }
+}
+
+/* Rows of x [from, to), and blocks [begin, end) of all that they have. */
+struct pass {
+  int64_t from, to, begin, end;
+};
+
+/* Sums of an earlier pass over other blocks. */
+static void take_sums(const struct part *part, const struct pass *pass, float *sums) {
+  struct part p = *part;
+  for (int64_t row = pass->from; row < pass->to; row += HK_TILE_MAX, sums += 2 * SUMS) {
+    p.row[0] = row;
+    p.valid[0] = (int)hk_min(HK_TILE_MAX, pass->to - row);
+    for (int strip = 0; strip < p.strips; strip++) sums_in(&p, strip, 0, sums + strip * SUMS);
+  }
+}
+
+/* All rows of a pass by the near blocks [block, block + part.count), while the next are made ready. */
+static void near_blocks(struct part part, const struct pass *pass, int64_t block, float *sums) {
+  const struct hk_product *p = part.product;
+  const int parts = (int)hk_ceil_div(pass->to - pass->from, 2 * HK_TILE_MAX);
+  struct next_blocks *next = part.next;
+  const int work = next ? next->count * next->strips * (next->expand ? 1 : LINES) : 0;
+  const int share = (int)hk_ceil_div(work, parts);
+  if (next) next->done = 0, next->at_once = (int)hk_ceil_div(share, part.count);
+  for (int64_t row = pass->from; row < pass->to; sums += 4 * SUMS) {
+    if (next) next->end = (int)hk_min(work, next->done + share);
+    part.sums = sums;
+    for (part.tiles = 0; part.tiles < 2 && row < pass->to; part.tiles++, row += HK_TILE_MAX) {
+      part.x[part.tiles] = p->x + (row * p->blocks + block * HK_TILE_MAX) * HK_BLOCK;
+      part.row[part.tiles] = row;
+      part.valid[part.tiles] = (int)hk_min(HK_TILE_MAX, pass->to - row);
+    }
+    multiply_any(&part);
+  }
+}
+
+/* A pass over two strips. Of rows of a tile that are not there sums lie, too. */
+static inline __attribute__((always_inline)) void pass_over_strips(const enum hk_type type, const struct hk_product *p,
+                                                                   const struct pass *pass, int64_t strip,
+                                                                   int64_t strips_end) {
+  uint16_t expanded[2][2][NEAR_BLOCKS * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
+  float sums[2 * HK_PASS_MAX * HK_STRIP] __attribute__((aligned(64)));
+  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
+  const int is_far = type == HK_BF16 && pass->to - pass->from <= 2 * HK_TILE_MAX * (ASKING_PARTS_MIN - 1);
+  const int64_t near = is_far ? BLOCKS_AT_ONCE : NEAR_BLOCKS;
+  struct part part = part_of(p, strip, strips_end);
+  struct next_blocks next = {.product = p,
+                             .packed = {p->weights + strip * strip_bytes, p->weights + (strip + 1) * strip_bytes},
+                             .strips = part.strips,
+                             .expand = expander(type),
+                             .result_row = pass->from,
+                             .result_end = pass->to};
+  part.is_far = is_far;
+  part.next = is_far ? NULL : &next;
+  if (type != HK_BF16) {
+    next.begin = pass->begin;
+    for (int side = 0; side < part.strips; side++) {
+      next.to[side] = expanded[0][side];
+      for (int block = 0; block < near && pass->begin + block < pass->end; block++) next.expand(&next, side, block);
+    }
+  }
+  if (pass->begin > 0) take_sums(&part, pass, sums);
+  part.begins = pass->begin == 0;
+  for (int64_t block = pass->begin; block < pass->end; block += near, part.begins = 0) {
+    const int turn = (block - pass->begin) / near & 1;
+    for (int side = 0; side < part.strips; side++) {
+      part.w[side] = type == HK_BF16 ? (const uint16_t *)(next.packed[side] + block * HK_BLOCK_BYTES)
+                                     : expanded[turn][side];
+      next.to[side] = expanded[!turn][side];
+    }
+    part.count = (int)hk_min(near, pass->end - block);
+    part.ends = block + near >= pass->end;
+    next.begin = block + near;
+    next.count = part.ends ? 0 : (int)hk_min(near, pass->end - next.begin);
+    near_blocks(part, pass, block, sums);
+  }
+}
+
 static inline __attribute__((always_inline)) void many_rows(const enum hk_type type, const struct hk_product *p,
                                                             int64_t begin, int64_t end) {
-  uint16_t expanded[2][BLOCKS_AT_ONCE * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
-  const int64_t strip_bytes = hk_strip_bytes(type, p->blocks), pass = hk_pass_rows(p->m);
-  for (int64_t chunk = 0; chunk < p->blocks; chunk += BLOCKS_AT_ONCE)
-    for (int64_t from = 0; from < p->m; from += pass) {
-      const int64_t to = from + pass < p->m ? from + pass : p->m;
-      const int count = (int)(p->blocks - chunk < BLOCKS_AT_ONCE ? p->blocks - chunk : BLOCKS_AT_ONCE);
-      for (int64_t strip = begin; strip < end; strip += 2) {
-        struct part part = part_of(p, strip, end);
-        part.count = count;
-        part.first = chunk == 0;
-        for (int side = 0; side < part.strips; side++) {
-          const uint8_t *packed = p->weights + (strip + side) * strip_bytes;
-          part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + chunk * HK_BLOCK_BYTES) : expanded[side];
-          if (type != HK_BF16) hk_expand_rows(type, packed, p->blocks, chunk, count, expanded[side]);
-        }
-        /* Each part asks for a share of the lines. */
-        const int parts = (int)hk_ceil_div(to - from, 2 * HK_TILE_MAX), share = (LINES + parts - 1) / parts;
-        const int asks = type == HK_BF16 && parts >= ASKING_PARTS_MIN && strip + 2 < end;
-        part.is_far = type == HK_BF16 && parts < ASKING_PARTS_MIN;
-        for (int side = 0; side < 2; side++)
-          part.next[side] = p->weights + (strip + 2 + side) * strip_bytes + chunk * HK_BLOCK_BYTES;
-        for (int64_t row = from; row < to;) {
-          part.line_begin = part.line_end;
-          part.line_end = !asks ? 0 : part.line_begin + share < LINES ? part.line_begin + share : LINES;
-          for (part.tiles = 0; part.tiles < 2 && row < to; part.tiles++, row += HK_TILE_MAX) {
-            part.x[part.tiles] = p->x + (row * p->blocks + chunk * HK_TILE_MAX) * HK_BLOCK;
-            part.row[part.tiles] = row;
-            part.valid[part.tiles] = to - row < HK_TILE_MAX ? (int)(to - row) : HK_TILE_MAX;
-          }
-          multiply_any(&part);
-        }
-      }
+  const int64_t rows = hk_pass_rows(p->m);
+  for (int64_t block = 0; block < p->blocks; block += BLOCKS_AT_ONCE)
+    for (int64_t from = 0; from < p->m; from += rows) {
+      const struct pass pass = {from, hk_min(from + rows, p->m), block, hk_min(block + BLOCKS_AT_ONCE, p->blocks)};
+      for (int64_t strip = begin; strip < end; strip += 2) pass_over_strips(type, p, &pass, strip, end);
     }
 }
 
