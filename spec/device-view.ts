@@ -40,6 +40,8 @@ const instanceSchema = z.object({
   ready_at_ms: z.number(),
   weight_bytes: bytes,
   kv_bytes: bytes,
+  /** Of the pool beside weights and KV; absent: a worker of a release that did not tell it. */
+  working_bytes: bytes.optional(),
   kv_bytes_max: bytes,
   kv_bytes_per_token: rate,
   tokens_max: z.int().min(1),
@@ -62,6 +64,7 @@ const restingSchema = instanceSchema
     model: true,
     profile: true,
     weight_bytes: true,
+    working_bytes: true,
     kv_bytes_per_token: true,
     kv_bytes_max: true,
     tokens_max: true,

@@ -213,6 +213,11 @@ export interface EngineStats {
   /** Of `kv_tokens_total`, whether it is taken now or not. */
   kv_bytes: number;
   compute_bytes: number;
+  /**
+   * Of the memory that models share, what it has now beside weights and KV, and nobody else can have: results of
+   * graphs, rows that only pad.
+   */
+  working_bytes: number;
   /** Of a pipeline: what batches take at each of its stages. */
   stages?: readonly StageTime[] | undefined;
 }

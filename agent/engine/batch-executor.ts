@@ -24,7 +24,13 @@ export function stageTimeOf(stage: StageTime): StageTime {
 /** What an engine asks of the stages on its device. */
 export type StageSummary = Pick<
   Stage,
-  'kv' | 'weight_bytes' | 'layouts' | 'batch_invariant' | 'compute_bytes' | 'prompt_rows_max'
+  | 'kv'
+  | 'weight_bytes'
+  | 'layouts'
+  | 'batch_invariant'
+  | 'compute_bytes'
+  | 'working_bytes'
+  | 'prompt_rows_max'
 >;
 
 /**
@@ -46,6 +52,8 @@ export interface BatchExecutor {
   readonly kv_tokens_max: number;
   /** Of a batch, and of what comes of it, numbers that may travel at once; absent: nothing of it leaves this device. */
   readonly batch_floats_max?: number;
+  /** See `EngineStats`; absent: what the stages on this device have. */
+  readonly working_bytes?: number;
   /** See `EngineStats`. */
   readonly streamed?: EngineStats['streamed'];
   /** Of a pipeline: what its stages take. */

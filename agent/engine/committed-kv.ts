@@ -47,6 +47,10 @@ class CommittedKv implements KvStorage {
     return this.#storage.bytes;
   }
 
+  get padding_bytes(): number {
+    return this.#storage.padding_bytes ?? 0;
+  }
+
   address(matrix: number): Pointer {
     return this.#storage.address(matrix);
   }

@@ -64,6 +64,8 @@ export interface KvStorage {
   readonly scratch_row: number;
   /** Bytes that are taken now. */
   readonly bytes: number;
+  /** Of a pool, what it has beside those for as long as it is there: rows that only pad. Absent: nothing. */
+  readonly padding_bytes?: number;
   /** Address of row 0. */
   address(matrix: number): Pointer;
   /** Where a row with memory lies in the pool; absent: it is no part of a pool that others can address. */

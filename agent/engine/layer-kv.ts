@@ -119,6 +119,10 @@ class JoinedKv implements KvStorage {
     return this.#caches.reduce((sum, { storage }) => sum + storage.bytes, 0);
   }
 
+  get padding_bytes(): number {
+    return this.#caches.reduce((sum, { storage }) => sum + (storage.padding_bytes ?? 0), 0);
+  }
+
   bufferOf(matrix: number): Pointer {
     return this.#of(matrix).buffer;
   }

@@ -135,7 +135,7 @@ export class NativeEngine implements Engine, ChangingSequences {
     plan: IterationPlan = { decode: true, prefill_tokens: this.#options.prefill_chunk_tokens },
   ): StepReport {
     const started_ms = performance.now();
-    this.#throwBroken();
+    if (this.#broken !== undefined) throw this.#broken;
     // Before anything else is done: a step that cannot be made leaves no trace.
     const kv_exhausted = takeNextBlocks(this.#running, this.#blocks, plan.decode);
     const nothing = { outputs: [], prefill_tokens: 0, decode_tokens: 0 };
@@ -170,6 +170,7 @@ export class NativeEngine implements Engine, ChangingSequences {
       batch_invariant: this.#whole.batch_invariant,
       kv_bytes: this.#kvTokensMax * this.#whole.kv.token_bytes,
       compute_bytes: this.#whole.compute_bytes,
+      working_bytes: this.#executor.working_bytes ?? this.#whole.working_bytes,
       stages: this.#executor.stages?.map(stageTimeOf),
     };
   }
@@ -484,10 +485,6 @@ export class NativeEngine implements Engine, ChangingSequences {
     } catch (error) {
       this.#broken = error;
     }
-  }
-
-  #throwBroken(): void {
-    if (this.#broken !== undefined) throw this.#broken;
   }
 
   /**

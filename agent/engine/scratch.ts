@@ -7,6 +7,8 @@ import type { Pointer } from '../../native/signature.ts';
 export interface ScratchMemory {
   /** ggml's buffer type that graphs are allocated from. */
   readonly bufferType: Pointer;
+  /** Of a pool, what they have now; 0 where they lie in memory of their own. */
+  readonly pool_bytes: number;
   /** Once no graph lies in it any more. */
   free(): void;
 }
@@ -17,6 +19,7 @@ export interface ScratchSource {
 
 /** Memory of the host that ggml allocates for one engine. */
 export class OwnScratch implements ScratchMemory {
+  readonly pool_bytes = 0;
   readonly #type: CallbackBufferType;
 
   constructor({ ggml, plain }: { ggml: Ggml; plain: Pointer }) {

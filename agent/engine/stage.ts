@@ -20,7 +20,7 @@ import { type KvSource, kv_block_tokens } from './kv-storage.ts';
 import type { ModelFile } from './model-file.ts';
 import { type Operator, type StageRange, stageOperators } from './operators.ts';
 import { isNarrow, type OutputOrder, outputOrder, singleRows } from './output-order.ts';
-import { OwnScratch, type ScratchSource } from './scratch.ts';
+import { OwnScratch, type ScratchMemory, type ScratchSource } from './scratch.ts';
 import type { BatchSegment, MixtureRows, StageBatch, StageResult } from './stage-batch.ts';
 import { bytesByLayout, haveFixedOrder, isFixedUnasked } from './weight-layouts.ts';
 import { planWeights } from './weight-plan.ts';
@@ -94,6 +94,7 @@ export class Stage {
   readonly #ggml: Ggml;
   readonly #compute: Compute;
   readonly #allocator: Pointer;
+  readonly #scratch: ScratchMemory | undefined;
   /** What gives its memory back, in the order in which that was taken. */
   readonly #frees: (() => void)[] = [];
   /** Rows of a batch are padded to a multiple of this. */
@@ -136,6 +137,7 @@ export class Stage {
       this.#compute = backend.compute({ threads, fixed_paths: this.batch_invariant, operations });
       this.#frees.push(() => this.#compute.free());
       const scratch = options.scratch?.open() ?? (backend.addressable ? new OwnScratch(backend) : undefined);
+      this.#scratch = scratch;
       if (scratch) this.#frees.push(() => scratch.free());
       this.#allocator = ggml.ggml_gallocr_new(scratch?.bufferType ?? backend.plain)!;
       this.#frees.push(() => ggml.ggml_gallocr_free(this.#allocator));
@@ -157,6 +159,11 @@ export class Stage {
   /** Bytes of the memory for intermediate results, shared by all graphs. */
   get compute_bytes(): number {
     return this.#computeBytes;
+  }
+
+  /** Of a pool that models share, what it has now beside weights and KV: see `EngineStats`. */
+  get working_bytes(): number {
+    return (this.kv.storage.padding_bytes ?? 0) + (this.#scratch?.pool_bytes ?? 0);
   }
 
   /** Whether the first operator is the embedding, so that batches bring tokens. */

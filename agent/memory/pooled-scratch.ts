@@ -43,6 +43,10 @@ export class PooledScratch implements ScratchMemory {
     return this.#type.pointer;
   }
 
+  get pool_bytes(): number {
+    return this.#region?.bytes ?? 0;
+  }
+
   free(): void {
     this.#release();
     this.#type.free();

@@ -83,6 +83,12 @@ export class ChangingExecutor implements BatchExecutor {
     return this.#running.depth;
   }
 
+  /** KV beyond what every stage has serves nobody. */
+  get working_bytes(): number {
+    const { kv, working_bytes } = this.stage;
+    return working_bytes + Math.max(0, kv.bytes - this.kv_tokens_max * kv.token_bytes);
+  }
+
   /** Another layout computes from now on; the one before is the caller's. */
   switchTo(running: PipelineExecutor): void {
     this.#running = running;

@@ -82,6 +82,11 @@ class PartScratch implements ScratchMemory {
     return this.#type.pointer;
   }
 
+  /** Other parts have it, too. */
+  get pool_bytes(): number {
+    return this.#piece?.place.bytes ?? 0;
+  }
+
   free(): void {
     this.#release();
     this.#type.free();

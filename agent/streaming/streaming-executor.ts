@@ -74,6 +74,9 @@ export class StreamingExecutor implements BatchExecutor {
       batch_invariant: stages.every(({ batch_invariant }) => batch_invariant),
       // They lie over one another.
       compute_bytes: Math.max(...stages.map(({ compute_bytes }) => compute_bytes)),
+      working_bytes:
+        (this.#own.kv.storage.padding_bytes ?? 0) +
+        Math.max(...stages.map(({ working_bytes }) => working_bytes)),
       prompt_rows_max: Math.min(...stages.map(({ prompt_rows_max }) => prompt_rows_max)),
     };
   }

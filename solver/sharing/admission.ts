@@ -2,7 +2,13 @@
  * Whether a device takes a request: shadow validation of its compute, and a shadow check of its memory (LLM-Mesh §4,
  * §6.4). Pure; the device worker calls it with its own state and has the last word.
  */
-import type { DeviceView, InstanceView, ModelOnDevice, RequestView } from './device-view.ts';
+import {
+  type DeviceView,
+  type InstanceView,
+  type ModelOnDevice,
+  type RequestView,
+  standing_bytes,
+} from './device-view.ts';
 import { type KvRequirement, kvDemand, raiseTo } from './kv-budget.ts';
 import { addPrompt, advance, estimateDecode, type Lane, laneOf, waitingPrompt } from './lanes.ts';
 import type { SharingSettings } from './settings.ts';
@@ -95,7 +101,7 @@ export function admitNew(
   const demand = kvDemand({ ...model, requests: [] }, settings, request);
   const bytes_max = model.kv_bytes_max ?? Number.POSITIVE_INFINITY;
   if (demand.required_bytes > bytes_max) return refuse('memory', beyond(model, demand, bytes_max));
-  const memory = room(device, 0, demand, model.weight_bytes, settings);
+  const memory = room(device, 0, demand, standing_bytes(model), settings);
   if (!('releases' in memory)) return refuse('memory', memory.because);
   const lanes = lanesNow(device, now_ms, settings, memory.releases);
   const instance: InstanceView = {
@@ -104,6 +110,7 @@ export function admitNew(
     profile: model.profile,
     ready_at_ms: settings.cold_start_counts ? now_ms + loadTime(device, model, memory.kv_bytes) : now_ms,
     weight_bytes: model.weight_bytes,
+    working_bytes: model.working_bytes,
     kv_bytes: memory.kv_bytes,
     kv_bytes_per_token: model.kv_bytes_per_token,
     prefill_chunk_tokens_max: model.prefill_chunk_tokens_max,
@@ -121,7 +128,7 @@ export function admitNew(
 
 /** From the order until weights are there; what others still have to give up comes first. */
 export function loadTime(device: DeviceView, model: ModelOnDevice, kv_bytes: number): number {
-  const waits = device.held_bytes + model.weight_bytes + kv_bytes > device.pool_bytes;
+  const waits = device.held_bytes + standing_bytes(model) + kv_bytes > device.pool_bytes;
   return model.load_ms + (waits ? device.release_ms : 0);
 }
 
@@ -176,11 +183,11 @@ function room(
   device: DeviceView,
   kv_bytes: number,
   demand: KvRequirement,
-  weight_bytes: number,
+  beside_bytes: number,
   settings: SharingSettings,
   own?: string,
 ): Room {
-  const free_bytes = device.pool_bytes - device.budget_bytes - weight_bytes;
+  const free_bytes = device.pool_bytes - device.budget_bytes - beside_bytes;
   const wanted_bytes = raiseTo(kv_bytes, demand);
   if (wanted_bytes - kv_bytes <= free_bytes)
     return { kv_bytes: wanted_bytes, compromise: false, releases: [] };
@@ -193,7 +200,7 @@ function room(
       releases.push(
         idle.stays ? { instance: idle.id, kv_to_bytes: 0 } : { instance: idle.id, recycle: true },
       );
-      short_bytes -= (idle.stays ? 0 : idle.weight_bytes) + idle.kv_bytes;
+      short_bytes -= (idle.stays ? 0 : standing_bytes(idle)) + idle.kv_bytes;
     }
     const busy = neighbours
       .filter(({ requests }) => requests.length > 0)
@@ -214,7 +221,7 @@ function room(
   }
   if (short_bytes > 0)
     return {
-      because: `${size(demand.required_bytes + weight_bytes - kv_bytes)} more are required, ${size(short_bytes)} more than ${device.id} can give`,
+      because: `${size(demand.required_bytes + beside_bytes - kv_bytes)} more are required, ${size(short_bytes)} more than ${device.id} can give`,
     };
   return { kv_bytes: Math.max(kv_bytes, demand.required_bytes), compromise: true, releases };
 }

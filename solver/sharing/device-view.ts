@@ -43,6 +43,8 @@ export interface InstanceView {
   /** Set aside by the reservation station for weights and for KV. */
   weight_bytes: number;
   kv_bytes: number;
+  /** Of the pool beside those: results of its graphs, rows that only pad. Absent: nothing is known of it. */
+  working_bytes?: number | undefined;
   kv_bytes_per_token: number;
   /** Longest sequence that it takes; absent: the settings' least KV room is what counts. */
   tokens_max?: number;
@@ -100,6 +102,8 @@ export interface ModelOnDevice {
   model: string;
   profile: IterationProfile;
   weight_bytes: number;
+  /** See `InstanceView`. */
+  working_bytes?: number | undefined;
   kv_bytes_per_token: number;
   /** Longest sequence that it takes. */
   tokens_max?: number;
@@ -117,6 +121,14 @@ export type ModelLookup = (model: string, device: DeviceView) => ModelOnDevice |
 /** A request that asks to be taken. */
 export interface ArrivingRequest extends RequestView {
   model: string;
+}
+
+/** What an instance has of the pool for as long as it stands, whatever its KV is. */
+export function standing_bytes({
+  weight_bytes,
+  working_bytes = 0,
+}: Pick<InstanceView, 'weight_bytes' | 'working_bytes'>): number {
+  return weight_bytes + working_bytes;
 }
 
 /** Tokens of a request that are in the KV cache, or will be once its prompt is done. */

@@ -9,6 +9,7 @@ import {
   type ModelLookup,
   type ParkingPlace,
   type RequestView,
+  standing_bytes,
 } from './device-view.ts';
 import { decideKvFate } from './eviction.ts';
 import type { SharingSettings } from './settings.ts';
@@ -119,11 +120,12 @@ function findPlace(
       profile: model.profile,
       ready_at_ms: now_ms + loadTime(device, model, admission.kv_bytes),
       weight_bytes: model.weight_bytes,
+      working_bytes: model.working_bytes,
       kv_bytes: admission.kv_bytes,
       kv_bytes_per_token: model.kv_bytes_per_token,
       requests: [loaded],
     });
-    device.budget_bytes += model.weight_bytes + admission.kv_bytes;
+    device.budget_bytes += standing_bytes(model) + admission.kv_bytes;
     return { request: request.id, device: device.id, admission };
   }
   return undefined;

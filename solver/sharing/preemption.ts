@@ -4,7 +4,14 @@
  */
 import { type Admitted, admitTo } from './admission.ts';
 import type { StandingCandidate } from './candidates.ts';
-import type { ArrivingRequest, DeviceView, InstanceView, ModelLookup, ParkingPlace } from './device-view.ts';
+import {
+  type ArrivingRequest,
+  type DeviceView,
+  type InstanceView,
+  type ModelLookup,
+  type ParkingPlace,
+  standing_bytes,
+} from './device-view.ts';
 import { findPlaces, type Move, moves_max } from './moves.ts';
 import type { SharingSettings } from './settings.ts';
 
@@ -68,6 +75,6 @@ function without(device: DeviceView, victim: InstanceView): DeviceView {
   return {
     ...device,
     instances: device.instances.filter((other) => other !== victim),
-    budget_bytes: device.budget_bytes - victim.weight_bytes - victim.kv_bytes,
+    budget_bytes: device.budget_bytes - standing_bytes(victim) - victim.kv_bytes,
   };
 }

@@ -100,6 +100,10 @@ export class MappedKv implements PoolCache {
     return this.#regions.size * this.slab_bytes;
   }
 
+  get padding_bytes(): number {
+    return this.#scratch?.bytes ?? 0;
+  }
+
   address(matrix: number): Pointer {
     return this.#base + BigInt(matrix * this.#matrix_bytes);
   }

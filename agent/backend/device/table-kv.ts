@@ -87,6 +87,10 @@ export class TableKv implements PoolCache {
     return this.#regions.size * this.slab_bytes;
   }
 
+  get padding_bytes(): number {
+    return this.#scratch.bytes;
+  }
+
   get regions(): ReadonlySet<Region<PoolOwner>> {
     return new Set([...this.#regions.values(), this.#scratch]);
   }

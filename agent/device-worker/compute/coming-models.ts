@@ -1,6 +1,11 @@
 import { type AdmissionVerdict, admitNew, admitTo, type Release } from '../../../solver/sharing/admission.ts';
 import { attainableSlo } from '../../../solver/sharing/attainable-slo.ts';
-import type { DeviceView, InstanceView, ModelOnDevice } from '../../../solver/sharing/device-view.ts';
+import {
+  type DeviceView,
+  type InstanceView,
+  type ModelOnDevice,
+  standing_bytes,
+} from '../../../solver/sharing/device-view.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { DeviceMemory } from './device-memory.ts';
@@ -15,6 +20,7 @@ export type AwayModel = Pick<
   | 'slo'
   | 'max_sequences'
   | 'weight_bytes'
+  | 'working_bytes'
   | 'kv_bytes_per_token'
   | 'kv_bytes_max'
   | 'tokens_max'
@@ -69,7 +75,7 @@ export class ComingModels {
     let bytes = 0;
     for (const [name, away] of this.#away) {
       const requests = this.#coming.get(name)?.requests ?? [];
-      bytes += away.weight_bytes + kvDemand({ ...away, requests }, this.#settings).required_bytes;
+      bytes += standing_bytes(away) + kvDemand({ ...away, requests }, this.#settings).required_bytes;
     }
     return bytes;
   }
@@ -130,7 +136,7 @@ export class ComingModels {
     if (!verdict.admit && verdict.limit === 'memory') verdict = judge(this.#withoutIdle(now_ms));
     if (!verdict.admit) return verdict;
     for (const release of verdict.releases) this.#release(release, recycle);
-    if (!this.#memory.reserve(name, away.weight_bytes, verdict.kv_bytes))
+    if (!this.#memory.reserve(name, away, verdict.kv_bytes))
       return { admit: false, limit: 'memory', because: 'others still hold the memory that it needs' };
     alone.kv_bytes = verdict.kv_bytes;
     alone.requests.push(request);

@@ -1,12 +1,20 @@
 import { type Release, roomFor } from '../../../solver/sharing/admission.ts';
-import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import {
+  type DeviceView,
+  type InstanceView,
+  type RequestView,
+  standing_bytes,
+} from '../../../solver/sharing/device-view.ts';
 import { kvDemand, lowerTo } from '../../../solver/sharing/kv-budget.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { DecisionLog } from './decision-log.ts';
-import { KvBudgets, type KvHolder } from './kv-budgets.ts';
+import { KvBudgets, type KvHolder, type StandingSizes } from './kv-budgets.ts';
+
+/** What budgets fall for. */
+type Comer = 'another model to come' | 'results of graphs';
 
 /** What of an instance depends on its layers. */
-export type InstanceSizes = Pick<InstanceView, 'weight_bytes' | 'kv_bytes_per_token'> & {
+export type InstanceSizes = Pick<InstanceView, 'weight_bytes' | 'working_bytes' | 'kv_bytes_per_token'> & {
   kv_bytes_max: number;
 };
 
@@ -36,9 +44,9 @@ export class DeviceMemory {
   add(instance: InstanceView & { kv_bytes_max: number }, engine: KvHolder, pool_bytes: number): void {
     this.#budgets ??= new KvBudgets(pool_bytes);
     const { recommended_bytes, required_bytes } = kvDemand(instance, this.#settings);
-    this.#relieve(instance.weight_bytes + required_bytes);
+    this.#relieve(standing_bytes(instance) + required_bytes);
     const choices = [instance.kv_bytes_max, recommended_bytes, required_bytes];
-    instance.kv_bytes = this.#budgets.add(instance.id, engine, instance.weight_bytes, choices);
+    instance.kv_bytes = this.#budgets.add(instance.id, engine, instance, choices);
     this.#account();
     if (instance.kv_bytes < instance.kv_bytes_max)
       this.#note(
@@ -56,11 +64,11 @@ export class DeviceMemory {
     pool_bytes: number,
     liveOf: (other: InstanceView) => RequestView[] = ({ requests }) => requests,
   ): boolean {
-    let bytes = instance.weight_bytes + kvDemand(instance, this.#settings).required_bytes;
+    let bytes = standing_bytes(instance) + kvDemand(instance, this.#settings).required_bytes;
     for (const held_bytes of this.#held.values()) bytes += held_bytes;
     for (const other of this.#device.instances) {
       const requests = liveOf(other);
-      bytes += other.weight_bytes;
+      bytes += standing_bytes(other);
       if (requests.length > 0) bytes += kvDemand({ ...other, requests }, this.#settings).required_bytes;
     }
     return bytes <= pool_bytes;
@@ -68,14 +76,27 @@ export class DeviceMemory {
 
   /** An instance has weights and KV of other sizes, for as many tokens as before. */
   resize(instance: InstanceView & InstanceSizes, sizes: InstanceSizes): void {
-    const before_bytes = instance.weight_bytes + instance.kv_bytes;
+    const before_bytes = standing_bytes(instance) + instance.kv_bytes;
     // A stage without attention has no KV: behind one, as much is promised as there can be.
     const { kv_bytes: had_bytes, kv_bytes_per_token: before } = instance;
     const wanted_bytes = before > 0 ? (had_bytes * sizes.kv_bytes_per_token) / before : sizes.kv_bytes_max;
     const kv_bytes = Math.min(sizes.kv_bytes_max, Math.round(wanted_bytes));
     Object.assign(instance, sizes);
-    this.#relieve(sizes.weight_bytes + kv_bytes - before_bytes, instance);
-    instance.kv_bytes = this.#budgets!.resize(instance.id, sizes.weight_bytes, kv_bytes);
+    this.#relieve(standing_bytes(sizes) + kv_bytes - before_bytes, instance);
+    instance.kv_bytes = this.#budgets!.resize(instance.id, sizes, kv_bytes);
+    this.#account();
+  }
+
+  /**
+   * An engine has more of the pool, or less, for what it computes: that is not to be promised to anybody. Where all is
+   * promised, KV of whoever has more than its requests need falls by as much, its own among it.
+   */
+  work(instance: InstanceView, working_bytes: number): void {
+    const more_bytes = working_bytes - (instance.working_bytes ?? 0);
+    if (more_bytes === 0) return;
+    instance.working_bytes = working_bytes;
+    this.#relieve(more_bytes, undefined, 'results of graphs');
+    this.#budgets!.hold(instance.id, working_bytes);
     this.#account();
   }
 
@@ -85,8 +106,8 @@ export class DeviceMemory {
   }
 
   /** Weights and KV of a model that comes. @returns false where others have too much of the pool */
-  reserve(model: string, weight_bytes: number, kv_bytes: number): boolean {
-    const reserved = this.#budgets?.reserve(model, weight_bytes, kv_bytes) ?? true;
+  reserve(model: string, sizes: StandingSizes, kv_bytes: number): boolean {
+    const reserved = this.#budgets?.reserve(model, sizes, kv_bytes) ?? true;
     this.#account();
     return reserved;
   }
@@ -104,8 +125,8 @@ export class DeviceMemory {
    */
   shrink(instance: InstanceView, live: RequestView[], away_bytes: number): void {
     let wanted_bytes = away_bytes;
-    for (const { weight_bytes, kv_bytes, kv_bytes_max } of this.#device.instances)
-      wanted_bytes += weight_bytes + (kv_bytes_max ?? kv_bytes);
+    for (const other of this.#device.instances)
+      wanted_bytes += standing_bytes(other) + (other.kv_bytes_max ?? other.kv_bytes);
     if (!this.#budgets || wanted_bytes <= this.#budgets.pool_bytes) return;
     const demand = kvDemand({ ...instance, requests: live }, this.#settings);
     const to_bytes = lowerTo(instance.kv_bytes, demand, this.#settings);
@@ -184,9 +205,9 @@ export class DeviceMemory {
 
   /**
    * Lowers others until so many bytes are not promised: first comfort, then what is only expected, then all that is
-   * unused.
+   * unused. For results, which grow by little, no budget falls by more than they need.
    */
-  #relieve(bytes: number, except?: InstanceView): void {
+  #relieve(bytes: number, except?: InstanceView, comer: Comer = 'another model to come'): void {
     const budgets = this.#budgets!;
     const floors: ((other: InstanceView) => number)[] = [
       (other) => kvDemand(other, this.#settings).recommended_bytes,
@@ -195,17 +216,19 @@ export class DeviceMemory {
     ];
     for (const floor of floors)
       for (const other of this.#device.instances) {
-        if (budgets.pool_bytes - budgets.budget_bytes >= bytes) return;
+        const short_bytes = bytes - (budgets.pool_bytes - budgets.budget_bytes);
+        if (short_bytes <= 0) return;
         if (other === except) continue;
-        const to_bytes = floor(other);
+        const least_bytes = comer === 'results of graphs' ? other.kv_bytes - short_bytes : 0;
+        const to_bytes = Math.max(floor(other), least_bytes);
         if (to_bytes >= other.kv_bytes || (to_bytes === 0 && other.requests.length > 0)) continue;
-        this.#lower(other, to_bytes);
+        this.#lower(other, to_bytes, comer);
       }
   }
 
-  #lower(other: InstanceView, to_bytes: number): void {
+  #lower(other: InstanceView, to_bytes: number, comer: Comer = 'another model to come'): void {
     this.#set(other, to_bytes);
-    this.#note(other, `its KV budget fell to ${tokensOf(other)} tokens, for another model to come`);
+    this.#note(other, `its KV budget fell to ${tokensOf(other)} tokens, for ${comer}`);
   }
 
   #set(instance: InstanceView, kv_bytes: number): boolean {

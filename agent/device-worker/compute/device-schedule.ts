@@ -156,8 +156,9 @@ export class DeviceSchedule {
     const instance = this.#of(model);
     if (instance === undefined) return;
     const { tokens_max } = instance;
-    const { weight_bytes, kv_bytes_max, kv_bytes_per_token } = sizesOf({ name: model, tokens_max }, stats);
-    this.memory.resize(instance, { weight_bytes, kv_bytes_max, kv_bytes_per_token });
+    const sizes = sizesOf({ name: model, tokens_max }, stats);
+    const { weight_bytes, working_bytes, kv_bytes_max, kv_bytes_per_token } = sizes;
+    this.memory.resize(instance, { weight_bytes, working_bytes, kv_bytes_max, kv_bytes_per_token });
     instance.kv_used_bytes = stats.kv_tokens_used * kv_bytes_per_token;
     this.#tryAgain(now_ms);
   }
@@ -342,6 +343,7 @@ export class DeviceSchedule {
     }
     if (nothing && plan.first !== undefined) instance.kv_full = true;
     instance.kv_used_bytes = stats.kv_tokens_used * instance.kv_bytes_per_token;
+    this.memory.work(instance, stats.working_bytes);
     this.memory.settle();
     if (report.outputs.some(({ finish }) => finish !== undefined)) {
       this.memory.shrink(instance, [...instance.live.values()], this.#coming.away_bytes);

@@ -255,7 +255,7 @@ function slotOf({ refactoring }: StageLoad): 'loading' | 'coming' {
 }
 
 function bytesOf(stage: Stage | undefined): number {
-  return stage ? stage.weight_bytes + stage.kv.bytes : 0;
+  return stage ? stage.weight_bytes + stage.kv.bytes + stage.working_bytes : 0;
 }
 
 function stillComing(name: string): HpcserveError {
@@ -280,5 +280,6 @@ function statsOf(
     batch_invariant: stage.batch_invariant,
     kv_bytes: stage.kv.bytes,
     compute_bytes: stage.compute_bytes,
+    working_bytes: stage.working_bytes,
   };
 }

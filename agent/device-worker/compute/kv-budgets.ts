@@ -1,4 +1,8 @@
+import type { InstanceView } from '../../../solver/sharing/device-view.ts';
 import { type MemoryOperation, ReservationStation } from '../../../solver/sharing/reservation-station.ts';
+
+/** What a model has of the pool beside its KV. */
+export type StandingSizes = Pick<InstanceView, 'weight_bytes' | 'working_bytes'>;
 
 /** What of an engine its budget is set by. */
 export interface KvHolder {
@@ -41,10 +45,16 @@ export class KvBudgets {
    * @param kv_bytes the first of these that can be promised, else what is left
    * @returns bytes promised for KV
    */
-  add(model: string, engine: KvHolder, weight_bytes: number, kv_bytes: readonly number[]): number {
+  add(
+    model: string,
+    engine: KvHolder,
+    { weight_bytes, working_bytes = 0 }: StandingSizes,
+    kv_bytes: readonly number[],
+  ): number {
     this.#engines.set(model, engine);
     // It came with all it may ever have: from now on it has what the station lets it have, which may have to wait.
     engine.setKvBudget(0);
+    this.hold(model, working_bytes);
     this.#submit(`${model}/weights`, Math.min(weight_bytes, this.#left_bytes));
     for (const bytes of kv_bytes) if (this.set(model, bytes)) return bytes;
     const rest = this.#left_bytes;
@@ -57,10 +67,12 @@ export class KvBudgets {
    * set aside.
    * @returns bytes promised for KV
    */
-  resize(model: string, weight_bytes: number, kv_bytes: number): number {
+  resize(model: string, { weight_bytes, working_bytes = 0 }: StandingSizes, kv_bytes: number): number {
     const [weights, kv] = [`${model}/weights`, `${model}/kv`];
     // What one of them gives up is there for the other.
     this.#submit(kv, Math.min(kv_bytes, this.#station.promised(kv)));
+    this.#submit(weights, Math.min(weight_bytes, this.#station.promised(weights)));
+    this.hold(model, working_bytes);
     this.#submit(weights, Math.min(weight_bytes, this.#station.promised(weights) + this.#left_bytes));
     const promised_bytes = Math.min(kv_bytes, this.#station.promised(kv) + this.#left_bytes);
     this.set(model, promised_bytes);
@@ -75,8 +87,10 @@ export class KvBudgets {
    * For a model that is on its way: as much is promised as it will need; `add` is its arrival.
    * @returns false where others have too much of the pool; then nothing is promised to it
    */
-  reserve(model: string, weight_bytes: number, kv_bytes: number): boolean {
-    if (this.#submit(`${model}/weights`, weight_bytes) && this.set(model, kv_bytes)) return true;
+  reserve(model: string, { weight_bytes, working_bytes = 0 }: StandingSizes, kv_bytes: number): boolean {
+    const beside =
+      this.#submit(`${model}/weights`, weight_bytes) && this.#submit(`${model}/held`, working_bytes);
+    if (beside && this.set(model, kv_bytes)) return true;
     this.remove(model);
     return false;
   }
@@ -84,14 +98,17 @@ export class KvBudgets {
   remove(model: string): void {
     this.#engines.delete(model);
     this.#submit(`${model}/kv`, 0);
+    this.#submit(`${model}/held`, 0);
     this.#submit(`${model}/weights`, 0);
   }
 
-  /** Sets aside what a stage of a model holds, as far as it is not promised to others: they still have it. */
+  /**
+   * Sets aside what a model holds beside weights and KV that it may be promised, or a stage of it in all, as far as
+   * that is not promised to others: they still have it.
+   */
   hold(model: string, bytes: number): void {
-    const held = `${model}/stage`;
-    this.#submit(held, 0);
-    this.#submit(held, Math.min(bytes, this.#left_bytes));
+    const held = `${model}/held`;
+    this.#submit(held, Math.min(bytes, this.#station.promised(held) + this.#left_bytes));
   }
 
   /** Promises so many bytes for a model's KV; false where others have too much of the pool. */

@@ -51,6 +51,7 @@ export interface ScheduledInstance extends InstanceView {
   slo: Slo | undefined;
   growing: GrowingProfile;
   max_sequences: number;
+  working_bytes: number;
   kv_bytes_max: number;
   tokens_max: number;
   prefill_chunk_tokens_max: number;
@@ -67,6 +68,7 @@ export interface ScheduledInstance extends InstanceView {
 }
 
 type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {
+  working_bytes: number;
   tokens_max: number;
   kv_bytes_max: number;
 };
@@ -81,6 +83,7 @@ export function sizesOf(
     tokens_max,
     // The arena is no model's own.
     weight_bytes: stats.streamed ? 0 : stats.weight_bytes,
+    working_bytes: stats.working_bytes,
     kv_bytes: 0,
     kv_bytes_max: stats.kv_bytes,
     kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),

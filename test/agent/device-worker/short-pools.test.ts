@@ -1,4 +1,4 @@
-/** Pools so small that the results of graphs, which no budget counts, take what requests were let in for. */
+/** Pools so small that the results of graphs, which grow with what is computed, take what requests were let in for. */
 import { expect, test } from 'vitest';
 import { model } from '../engine/support.ts';
 import { limit_ms, slow_device } from '../engine/test-backend.ts';

@@ -26,7 +26,7 @@ export class BoundedResults implements ScratchSource {
       if (bytes > this.bytes_max) return undefined;
       return ggml.ggml_backend_buft_alloc_buffer(plain, bytes) ?? undefined;
     });
-    return { bufferType: type.pointer, free: () => type.free() };
+    return { bufferType: type.pointer, pool_bytes: 0, free: () => type.free() };
   }
 }
 

@@ -274,6 +274,27 @@ test('what a cache has for as long as it is there is nobody’s to wait for', ()
   expect(most()).toBe(before - 5);
 });
 
+test('an engine tells what it has of the pool beside weights and KV, which grows with what it computes', async () => {
+  const pool = newPool(48 * mib);
+  const path = await model('tiny-llama', 'Q4_0');
+  const engine = open(pool, path, { kv_tokens: 4096, context_tokens: 4096, prefill_chunk_tokens: 256 });
+  const told = (): number => engine.stats().working_bytes;
+  const beside = (): number => {
+    const { kv_bytes, scratch_bytes } = pool.report();
+    return kv_bytes + scratch_bytes - engine.kv_bytes_used - engine.kv_bytes_cached;
+  };
+  expect(told()).toBe(beside());
+  const seen = [told()];
+  for (const length of [10, 1500]) {
+    generate(engine, [{ prompt: prompt(length, engine.info.n_vocab, length), max_new_tokens: 4 }]);
+    expect(told()).toBe(beside());
+    seen.push(told());
+  }
+  expect(seen[0]).toBeGreaterThan(0);
+  expect(seen[1]).toBeGreaterThan(seen[0]!);
+  expect(seen[2]).toBeGreaterThanOrEqual(seen[1]!);
+});
+
 /** Empty where the file was closed meanwhile. */
 function linkOf(path: string): string {
   try {

@@ -105,6 +105,18 @@ describe('admission to memory', () => {
     expect(refusals).toBeGreaterThan(30);
   });
 
+  it('counts what an instance has beside weights and KV, of those that come, stand and go', () => {
+    const view = (working_bytes: number) =>
+      device('d', [instance('idle@d', [], { kv_bytes: 1000, working_bytes })], { pool_bytes: 36_000 });
+    const ask = (idle_bytes: number, working_bytes: number): AdmissionVerdict =>
+      admitNew(view(idle_bytes), { ...model, working_bytes }, request('r'), 0, settings);
+    // It has 11 000 bytes, and 21 000 are asked for at least.
+    expect(ask(0, 4000)).toMatchObject({ admit: true, releases: [] });
+    expect(ask(0, 4001)).toMatchObject({ admit: true, releases: [{ recycle: true }] });
+    expect(ask(3000, 15_000)).toMatchObject({ admit: true, releases: [{ recycle: true }] });
+    expect(ask(3000, 15_001)).toMatchObject({ admit: false, limit: 'memory' });
+  });
+
   it('has a device to itself where instances are limited to one', () => {
     const view = device('d', [instance('a@d', [])], { instances_max: 1 });
     expect(admitNew(view, model, request('r'), 0, settings)).toMatchObject({

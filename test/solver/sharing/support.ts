@@ -1,5 +1,10 @@
 /** Devices, requests and a profile whose times are a formula, so that interpolation is exact. */
-import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import {
+  type DeviceView,
+  type InstanceView,
+  type RequestView,
+  standing_bytes,
+} from '../../../solver/sharing/device-view.ts';
 import { IterationProfile } from '../../../solver/sharing/profile.ts';
 import { defaultSharingSettings, type SharingSettings } from '../../../solver/sharing/settings.ts';
 
@@ -81,7 +86,7 @@ export function instance(
 }
 
 export function device(id: string, instances: InstanceView[], changes: Partial<DeviceView> = {}): DeviceView {
-  const used_bytes = instances.reduce((sum, { weight_bytes, kv_bytes }) => sum + weight_bytes + kv_bytes, 0);
+  const used_bytes = instances.reduce((sum, one) => sum + standing_bytes(one) + one.kv_bytes, 0);
   return {
     id,
     kind: 'gpu',

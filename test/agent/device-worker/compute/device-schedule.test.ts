@@ -223,6 +223,78 @@ describe('a stage of a pipeline beside a model', () => {
   });
 });
 
+describe('what an engine has of the pool beside weights and KV', () => {
+  const kv_bytes = 1024 * kv_bytes_per_token;
+  const least_bytes = 512 * kv_bytes_per_token;
+  const budgetOf = ({ engines }: Scheduled, name: string): number => engines.get(name)!.budget_bytes;
+  const promised_bytes = ({ schedule }: Scheduled): number => schedule.view(0, () => 0).budget_bytes;
+
+  /** An iteration of one of its sequences. */
+  function computes(device: Scheduled, name: string, working_bytes: number): void {
+    device.engines.get(name)!.working_bytes = working_bytes;
+    device.ended({ model: name, plan: { decode: true, prefill_tokens: 0 } }, { decode_tokens: 1 });
+  }
+
+  function withWorking(name: string, working_bytes: number, bytes: number): Scheduled {
+    const device = new Scheduled([]);
+    const engine = new ToldEngine();
+    engine.working_bytes = working_bytes;
+    device.engines.set(name, engine);
+    device.comes(name, bytes);
+    return device;
+  }
+
+  it('is not promised: its own KV, and that of a model that comes, is of what is left', () => {
+    const bytes = 2_300_000 + kv_bytes + least_bytes;
+    const device = withWorking('one', 300_000, bytes);
+    expect(promised_bytes(device)).toBe(1_300_000 + kv_bytes);
+    device.comes('two', bytes);
+    expect([budgetOf(device, 'one'), budgetOf(device, 'two')]).toEqual([kv_bytes, least_bytes]);
+    expect(promised_bytes(device)).toBe(bytes);
+  });
+
+  it('is of what a model needs to be there at all, as it is of its neighbours', () => {
+    const bytes = 2_300_000 + least_bytes;
+    const model = { name: 'two', max_sequences: 4, prefill_chunk_tokens: 64, tokens_max: 512 };
+    const two = new ToldEngine();
+    expect(withWorking('one', 300_000, bytes).schedule.couldAdd(model, two.stats(), bytes)).toBe(true);
+    expect(withWorking('one', 300_001, bytes).schedule.couldAdd(model, two.stats(), bytes)).toBe(false);
+    two.working_bytes = 1;
+    expect(withWorking('one', 300_000, bytes).schedule.couldAdd(model, two.stats(), bytes)).toBe(false);
+  });
+
+  it('takes as much of KV as it grows, first what nobody needs, and gives it back', () => {
+    const bytes = 2_000_000 + 2 * kv_bytes;
+    const device = new Scheduled(['one', 'two'], { bytes });
+    computes(device, 'two', 1000);
+    expect([budgetOf(device, 'one'), budgetOf(device, 'two')]).toEqual([kv_bytes - 1000, kv_bytes]);
+    expect(promised_bytes(device)).toBe(bytes);
+    const [note] = device.schedule.decisions.last.filter(({ kind }) => kind === 'budget');
+    expect(note).toMatchObject({
+      model: 'one',
+      because: 'its KV budget fell to 1014 tokens, for results of graphs',
+    });
+    computes(device, 'two', 400);
+    expect(promised_bytes(device)).toBe(bytes - 600);
+    device.schedule.remove('two', 0);
+    expect(promised_bytes(device)).toBe(1_000_000 + budgetOf(device, 'one'));
+    expect(device.schedule.view(0, () => 0).resting).toMatchObject([{ model: 'two', working_bytes: 400 }]);
+  });
+
+  it('is set aside for a model that comes back', () => {
+    const slo = { ttft_ms: 20_000, tpot_ms: 5000 };
+    const device = new Scheduled(['one', 'two'], { slo });
+    computes(device, 'two', 70_000);
+    device.schedule.remove('two', 0);
+    const before_bytes = promised_bytes(device);
+    const asked = device.submission('two', 1, { certain: false });
+    expect(device.schedule.admitAway(asked, 10, 0, () => undefined)).toBe(true);
+    const { instances, budget_bytes } = device.schedule.view(0, () => 0);
+    const coming = instances.find(({ model }) => model === 'two')!;
+    expect(budget_bytes).toBe(before_bytes + 1_070_000 + coming.kv_bytes);
+  });
+});
+
 describe('a pipeline whose first stage becomes another one', () => {
   const kv_bytes = 1024 * kv_bytes_per_token;
   const instance_bytes = 1_000_000 + kv_bytes;

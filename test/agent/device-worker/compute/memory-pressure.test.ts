@@ -1,6 +1,6 @@
 /**
- * Models that come, go, grow and fall short on one device, in random interleavings: what is promised, what is counted
- * as held, and what engines really have may never exceed the pool.
+ * Models that come, go, grow, compute in more or less and fall short on one device, in random interleavings: what is
+ * promised, what is counted as held, and what engines really have may never exceed the pool.
  */
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
@@ -63,6 +63,7 @@ const step = fc.oneof(
     arbitrary: fc.record({ do: fc.constant('grow' as const), model, bytes: fc.nat({ max: 30_000 }) }),
   },
   fc.record({ do: fc.constant('end' as const), model, share: fc.double({ min: 0, max: 1, noNaN: true }) }),
+  fc.record({ do: fc.constant('work' as const), model, bytes: fc.nat({ max: 10_000 }) }),
   fc.record({ do: fc.constant('rescue' as const), model }),
   fc.record({ do: fc.constant('move' as const), model, to: model, bytes: fc.nat({ max: 10_000 }) }),
 );
@@ -114,6 +115,9 @@ class Pressed {
         this.memory.settle();
         // Somebody is always away who would need more than there is.
         this.memory.shrink(own, own.requests, pool_bytes);
+        break;
+      case 'work':
+        this.memory.work(own, step.bytes);
         break;
       case 'rescue':
         this.memory.rescue(own, own.requests);

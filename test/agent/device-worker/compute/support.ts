@@ -27,6 +27,7 @@ export class ToldEngine {
   sequences: SequenceProgress[] = [];
   recomputed: number[] = [];
   streamed: EngineStats['streamed'];
+  working_bytes = 0;
   readonly holds = new Set<number>();
   parks_on_disk = false;
   takes_disk = true;
@@ -71,6 +72,7 @@ export class ToldEngine {
       ...none,
       weight_bytes: 1_000_000,
       compute_bytes: 0,
+      working_bytes: this.working_bytes,
       streamed: this.streamed && { ...this.streamed },
       ...kv,
     };
