@@ -42,6 +42,8 @@ const instanceSchema = z.object({
   kv_bytes: bytes,
   /** Of the pool beside weights and KV; absent: a worker of a release that did not tell it. */
   working_bytes: bytes.optional(),
+  /** Its KV is taken as a whole, and goes with it alone. */
+  kv_whole: z.boolean().optional(),
   kv_bytes_max: bytes,
   kv_bytes_per_token: rate,
   tokens_max: z.int().min(1),

@@ -194,7 +194,7 @@ function room(
   const releases: Release[] = [];
   let short_bytes = demand.required_bytes - kv_bytes - free_bytes;
   if (short_bytes > 0) {
-    const neighbours = device.instances.filter(({ id }) => id !== own);
+    const neighbours = device.instances.filter((other) => other.id !== own && givesKv(other));
     for (const idle of neighbours.filter(({ requests }) => requests.length === 0)) {
       if (short_bytes <= 0) break;
       releases.push(
@@ -224,6 +224,11 @@ function room(
       because: `${size(demand.required_bytes + beside_bytes - kv_bytes)} more are required, ${size(short_bytes)} more than ${device.id} can give`,
     };
   return { kv_bytes: Math.max(kv_bytes, demand.required_bytes), compromise: true, releases };
+}
+
+/** What is taken as a whole goes as a whole, with its instance. */
+function givesKv({ kv_whole, requests, stays }: InstanceView): boolean {
+  return !kv_whole || (requests.length === 0 && !stays);
 }
 
 function refuse(limit: Refused['limit'], because: string, violation?: Violation): Refused {

@@ -45,6 +45,8 @@ export interface InstanceView {
   kv_bytes: number;
   /** Of the pool beside those: results of its graphs, rows that only pad. Absent: nothing is known of it. */
   working_bytes?: number | undefined;
+  /** Its KV is taken as a whole while it is there, as that of a pipeline: none of it can be others'. */
+  kv_whole?: boolean | undefined;
   kv_bytes_per_token: number;
   /** Longest sequence that it takes; absent: the settings' least KV room is what counts. */
   tokens_max?: number;

@@ -44,8 +44,9 @@ export class DeviceMemory {
   add(instance: InstanceView & { kv_bytes_max: number }, engine: KvHolder, pool_bytes: number): void {
     this.#budgets ??= new KvBudgets(pool_bytes);
     const { recommended_bytes, required_bytes } = kvDemand(instance, this.#settings);
-    this.#relieve(standing_bytes(instance) + required_bytes);
-    const choices = [instance.kv_bytes_max, recommended_bytes, required_bytes];
+    const { kv_whole, kv_bytes_max } = instance;
+    this.#relieve(standing_bytes(instance) + (kv_whole ? kv_bytes_max : required_bytes));
+    const choices = kv_whole ? [kv_bytes_max] : [kv_bytes_max, recommended_bytes, required_bytes];
     instance.kv_bytes = this.#budgets.add(instance.id, engine, instance, choices);
     this.#account();
     if (instance.kv_bytes < instance.kv_bytes_max)
@@ -69,7 +70,8 @@ export class DeviceMemory {
     for (const other of this.#device.instances) {
       const requests = liveOf(other);
       bytes += standing_bytes(other);
-      if (requests.length > 0) bytes += kvDemand({ ...other, requests }, this.#settings).required_bytes;
+      if (other.kv_whole) bytes += other.kv_bytes;
+      else if (requests.length > 0) bytes += kvDemand({ ...other, requests }, this.#settings).required_bytes;
     }
     return bytes <= pool_bytes;
   }
@@ -79,7 +81,8 @@ export class DeviceMemory {
     const before_bytes = standing_bytes(instance) + instance.kv_bytes;
     // A stage without attention has no KV: behind one, as much is promised as there can be.
     const { kv_bytes: had_bytes, kv_bytes_per_token: before } = instance;
-    const wanted_bytes = before > 0 ? (had_bytes * sizes.kv_bytes_per_token) / before : sizes.kv_bytes_max;
+    const hasSome = before > 0 && !instance.kv_whole;
+    const wanted_bytes = hasSome ? (had_bytes * sizes.kv_bytes_per_token) / before : sizes.kv_bytes_max;
     const kv_bytes = Math.min(sizes.kv_bytes_max, Math.round(wanted_bytes));
     Object.assign(instance, sizes);
     this.#relieve(standing_bytes(sizes) + kv_bytes - before_bytes, instance);
@@ -115,7 +118,7 @@ export class DeviceMemory {
   /** An instance gives up what it has beyond so many bytes, for a model that comes. */
   lower(model: string, kv_bytes: number): void {
     const instance = this.#device.instances.find(({ id }) => id === model);
-    if (instance && kv_bytes < instance.kv_bytes) this.#lower(instance, kv_bytes);
+    if (instance && !instance.kv_whole && kv_bytes < instance.kv_bytes) this.#lower(instance, kv_bytes);
   }
 
   /**
@@ -124,6 +127,7 @@ export class DeviceMemory {
    * @param away_bytes what models that are away would take at least
    */
   shrink(instance: InstanceView, live: RequestView[], away_bytes: number): void {
+    if (instance.kv_whole) return;
     let wanted_bytes = away_bytes;
     for (const other of this.#device.instances)
       wanted_bytes += standing_bytes(other) + (other.kv_bytes_max ?? other.kv_bytes);
@@ -218,7 +222,7 @@ export class DeviceMemory {
       for (const other of this.#device.instances) {
         const short_bytes = bytes - (budgets.pool_bytes - budgets.budget_bytes);
         if (short_bytes <= 0) return;
-        if (other === except) continue;
+        if (other === except || other.kv_whole) continue;
         const least_bytes = comer === 'results of graphs' ? other.kv_bytes - short_bytes : 0;
         const to_bytes = Math.max(floor(other), least_bytes);
         if (to_bytes >= other.kv_bytes || (to_bytes === 0 && other.requests.length > 0)) continue;

@@ -380,10 +380,12 @@ export class DeviceSchedule {
   /** @returns whether a request gave way, and what it held is for the instance */
   #evictFor(instance: ScheduledInstance, { bytes }: KvExhausted, now_ms: number): boolean {
     const oldest = instance.requests.find(({ prefill_tokens_left }) => prefill_tokens_left === 0);
-    const holds = (request: RequestView): boolean =>
-      this.#device.instances.some(
-        ({ live, engine }) => live.has(Number(request.id)) && engine.kvBytesOf(Number(request.id)) > 0,
-      );
+    const holds = ({ id }: RequestView): boolean =>
+      this.#device.instances.some((other) => {
+        // What is taken as a whole goes over to nobody, and has nothing that would be added to it.
+        const isOfUse = other === instance || !(other.kv_whole || instance.kv_whole);
+        return isOfUse && other.live.has(Number(id)) && other.engine.kvBytesOf(Number(id)) > 0;
+      });
     const isBusy = (request: RequestView): boolean => request === oldest || !holds(request);
     // One at a time: the engine says whether it was enough.
     const [eviction] = chooseEvictions(this.#device, bytes, now_ms, isBusy);

@@ -69,6 +69,7 @@ export interface ScheduledInstance extends InstanceView {
 
 type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {
   working_bytes: number;
+  kv_whole: boolean;
   tokens_max: number;
   kv_bytes_max: number;
 };
@@ -85,6 +86,8 @@ export function sizesOf(
     weight_bytes: stats.streamed ? 0 : stats.weight_bytes,
     working_bytes: stats.working_bytes,
     kv_bytes: 0,
+    // The stages of a pipeline take theirs once.
+    kv_whole: stats.stages !== undefined,
     kv_bytes_max: stats.kv_bytes,
     kv_bytes_per_token: stats.kv_bytes / Math.max(1, stats.kv_tokens_total),
   };

@@ -46,6 +46,7 @@ export function sharedView(
       ready_at_ms: instance.ready_at_ms - now_ms,
       weight_bytes: instance.weight_bytes,
       working_bytes: instance.working_bytes,
+      kv_whole: instance.kv_whole,
       kv_bytes: instance.kv_bytes,
       kv_bytes_max: instance.kv_bytes_max,
       kv_bytes_per_token: instance.kv_bytes_per_token,

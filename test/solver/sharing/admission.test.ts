@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type AdmissionVerdict, admitNew, admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
-import type { DeviceView, ModelOnDevice } from '../../../solver/sharing/device-view.ts';
+import type { DeviceView, ModelOnDevice, RequestView } from '../../../solver/sharing/device-view.ts';
 import { recycleAt } from '../../../solver/sharing/keep-alive.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import { decoding, device, exact, formulaProfile, gpuSpeed, instance, request } from './support.ts';
@@ -115,6 +115,22 @@ describe('admission to memory', () => {
     expect(ask(0, 4001)).toMatchObject({ admit: true, releases: [{ recycle: true }] });
     expect(ask(3000, 15_000)).toMatchObject({ admit: true, releases: [{ recycle: true }] });
     expect(ask(3000, 15_001)).toMatchObject({ admit: false, limit: 'memory' });
+  });
+
+  it('has nothing of KV that is taken as a whole, but with its instance', () => {
+    const needs = (stays: boolean, requests: RequestView[]) => {
+      const whole = instance('whole@d', requests, { kv_bytes: 8000, kv_whole: true, stays });
+      const own = instance('own@d', [], { kv_bytes: 1000 });
+      const view = device('d', [whole, own], { pool_bytes: 30_000 });
+      const newcomer = request('r', { input_tokens: 2500, expected_output_tokens: 100 });
+      return admitTo(view, own, newcomer, 0, settings);
+    };
+    expect(needs(true, [])).toMatchObject({ admit: false, limit: 'memory' });
+    expect(needs(true, [decoding('one')])).toMatchObject({ admit: false, limit: 'memory' });
+    expect(needs(false, [])).toMatchObject({
+      admit: true,
+      releases: [{ instance: 'whole@d', recycle: true }],
+    });
   });
 
   it('has a device to itself where instances are limited to one', () => {

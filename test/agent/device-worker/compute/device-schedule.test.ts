@@ -295,6 +295,73 @@ describe('what an engine has of the pool beside weights and KV', () => {
   });
 });
 
+describe('KV that a pipeline has taken as a whole', () => {
+  const kv_bytes = 1024 * kv_bytes_per_token;
+  const bytes = 2_000_000 + 1.5 * kv_bytes;
+
+  function withPipeline(): Scheduled {
+    const device = new Scheduled([]);
+    const cut = new ToldEngine();
+    cut.stages = [{ begin: 0, end: 2, computed_us: 0 }];
+    device.engines.set('cut', cut);
+    device.comes('cut', bytes);
+    device.comes('m', bytes);
+    return device;
+  }
+  const budgets = ({ engines }: Scheduled): number[] =>
+    ['cut', 'm'].map((name) => engines.get(name)!.budget_bytes);
+
+  it('is promised to nobody else, whoever comes, grows or is in need', () => {
+    const device = withPipeline();
+    const cut = device.engines.get('cut')!;
+    expect(budgets(device)).toEqual([kv_bytes, kv_bytes / 2]);
+    device.schedule.memory.lower('cut', 0);
+    device.ask('m', 1, waits(1));
+    device.ask('m', 2, waits(2));
+    device.schedule.memory.hold('stage', kv_bytes, bytes);
+    device.choose();
+    // Its requests end, and others could have what they do not need.
+    device.ask('cut', 3, decodes(3, 1));
+    const chosen = { model: 'cut', plan: { decode: true, prefill_tokens: 0 } };
+    cut.sequences = [];
+    device.ended(chosen, { outputs: [{ id: 3, finish: 'stop' }], decode_tokens: 1 });
+    expect(budgets(device)[0]).toBe(kv_bytes);
+    expect(device.schedule.view(0, () => 0).instances).toMatchObject([
+      { model: 'cut', kv_bytes, kv_whole: true },
+      { model: 'm', kv_whole: false },
+    ]);
+  });
+
+  it('has room made for it as it comes, of all that others do not need', () => {
+    const device = new Scheduled(['m'], { bytes });
+    const cut = new ToldEngine();
+    cut.stages = [];
+    device.engines.set('cut', cut);
+    device.comes('cut', bytes);
+    expect(budgets(device)[0]).toBe(kv_bytes);
+    expect(budgets(device)[1]).toBeLessThanOrEqual(kv_bytes / 2);
+  });
+
+  it.each([
+    ['m', 'cut', 7],
+    ['cut', 'm', 7],
+  ] as const)('%s, which is short of KV, has none of %s', (short, other, id) => {
+    const device = withPipeline();
+    device.ask(other, id, decodes(id, 2));
+    device.engines.get(other)!.holds.add(id);
+    device.ask(short, 1, decodes(1, 2));
+    device.engines.get(short)!.holds.add(1);
+    const before = budgets(device);
+    const exhausted = { id: 1, bytes: 1600, youngest: 1 };
+    // As far as what is free is enough, m has it first.
+    for (let tries = 0; device.engines.get(short)!.recomputed.length === 0 && tries < 5; tries++)
+      device.schedule.handleKvExhausted(short, exhausted, device.now_ms);
+    expect([...device.engines.get(other)!.holds]).toEqual([id]);
+    expect(device.engines.get(short)!.recomputed).toEqual([1]);
+    expect(budgets(device)).toEqual(before);
+  });
+});
+
 describe('a pipeline whose first stage becomes another one', () => {
   const kv_bytes = 1024 * kv_bytes_per_token;
   const instance_bytes = 1_000_000 + kv_bytes;

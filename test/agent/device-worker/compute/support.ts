@@ -28,6 +28,8 @@ export class ToldEngine {
   recomputed: number[] = [];
   streamed: EngineStats['streamed'];
   working_bytes = 0;
+  /** Of a pipeline. */
+  stages: EngineStats['stages'];
   readonly holds = new Set<number>();
   parks_on_disk = false;
   takes_disk = true;
@@ -74,6 +76,7 @@ export class ToldEngine {
       compute_bytes: 0,
       working_bytes: this.working_bytes,
       streamed: this.streamed && { ...this.streamed },
+      stages: this.stages,
       ...kv,
     };
   }
