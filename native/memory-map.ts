@@ -26,7 +26,7 @@ const share = {
   noreserve: 0x4000,
   populate: 0x8000,
 } as const;
-const advice = { random: 1, hugepage: 14, populate_read: 22, populate_write: 23 } as const;
+const advice = { random: 1, hugepage: 14, populate_read: 22, populate_write: 23, collapse: 25 } as const;
 const memfd = { close_on_exec: 1, huge_pages: 4 } as const;
 /** RWF_NOWAIT of <linux/fs.h>. */
 const no_wait = 8;
@@ -241,6 +241,11 @@ export function mapMemoryOf(
   } finally {
     closeSync(file);
   }
+}
+
+/** Tells the kernel about whole pages, madvise(2). @returns whether it took the advice for all of them */
+export function adviseMemory(address: Pointer, bytes: number, what: keyof typeof advice): boolean {
+  return libc().madvise(address, bytes, advice[what]) === 0;
 }
 
 /** Reading a mapped file brings the pages that are read, and none behind them. */

@@ -1,5 +1,6 @@
 /** The memory of one device's pool: how bytes are reached. Who owns them is said elsewhere (`RegionList`). */
 import type { TransferMemory } from '../../native/fabric/memory.ts';
+import type { HugeRange } from '../../native/huge-pages.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { KvShape } from '../engine/kv-storage.ts';
 import type { KvRegions, PoolCache } from '../memory/pool-cache.ts';
@@ -69,10 +70,10 @@ export interface PoolMemory {
    */
   populate(): void;
   /**
-   * These ranges are going to be read often: they get huge pages, where they have small ones and the kernel can make
-   * others of them. Meanwhile they are used as ever. Absent: the memory has no pages of the host.
+   * Of ranges that are going to be read often, what `makeHugePages` may make of huge pages, in pieces; nothing where
+   * they have them already. Absent: the memory has no pages of the host.
    */
-  preferHugePages?(ranges: readonly PoolBytes[]): void;
+  hugeRanges?(ranges: readonly PoolBytes[]): HugeRange[];
   /** A region as a buffer of its own, for results of graphs. Undefined where ggml makes none. */
   part(offset: number, bytes: number): PoolPart | undefined;
   /**

@@ -1,4 +1,5 @@
 import { CallbackBufferType } from '../../native/callback-buffer-type.ts';
+import { makeHugePages } from '../../native/huge-pages.ts';
 import type { Pointer } from '../../native/signature.ts';
 import type { Backend } from '../backend/backend.ts';
 import type { PoolMemory, PoolPart } from '../backend/pool-memory.ts';
@@ -33,7 +34,7 @@ export class PooledScratch implements ScratchMemory {
       this.#region = take(Math.ceil(bytes / piece_bytes) * piece_bytes);
       // A model that runs must go on: where the pool is full, its results lie outside, and are counted there.
       if (!this.#region) return ggml.ggml_backend_buft_alloc_buffer(plain, bytes) ?? undefined;
-      memory.preferHugePages?.([this.#region]);
+      for (const range of memory.hugeRanges?.([this.#region]) ?? []) makeHugePages(range);
       this.#part = memory.part(this.#region.offset, bytes);
       return this.#part?.buffer;
     });

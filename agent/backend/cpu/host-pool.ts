@@ -1,12 +1,13 @@
 import type { TransferMemory } from '../../../native/fabric/memory.ts';
 import { BufferUsage, type Ggml, memoryAt } from '../../../native/ggml.ts';
-import { makeHugePages } from '../../../native/huge-pages.ts';
+import { type HugeRange, wholeHugePages } from '../../../native/huge-pages.ts';
 import {
   huge_page_bytes,
   moveMemory,
   type PageKind,
   pageSize_bytes,
   populateForWriting,
+  reserveAddresses,
   restorePrivateMemory,
   SharedMemory,
   unmap,
@@ -21,6 +22,11 @@ import { MappedKv } from './mapped-kv.ts';
 
 /** Of offsets in a pool: a cache line, and a multiple of what every buffer type of ggml asks for on a CPU. */
 const pool_alignment_bytes = 64;
+/**
+ * Of huge pages that one thread makes between two looks at what else there is. Lower: more calls, each of which has the
+ * kernel empty lists of all CPUs first; higher: threads share them less evenly.
+ */
+const made_at_once_bytes = 64 * 1024 * 1024;
 
 /** All of the pool in one buffer. */
 interface HostLayout extends PoolLayout {
@@ -47,13 +53,8 @@ export class HostPool implements PoolMemory {
   readonly descriptor: number;
   readonly #ggml: Ggml;
   readonly #memory: SharedMemory;
-  /** Whether offset 0 has a mapping that no special buffer owns. */
-  readonly #ownMapping: Pointer | undefined;
-  /** Huge pages that were made, or asked for, by their number in the pool. */
-  readonly #madeHuge = new Set<number>();
-  /** What is being made; the next waits for it. */
-  #making: Promise<boolean> = Promise.resolve(true);
-  #isFreed = false;
+  /** Where no special buffer gives addresses: reserved ones, in which the pool is mapped from a huge page on. */
+  readonly #ownAddresses: Pointer | undefined;
 
   /**
    * @param bytes rounded up to whole huge pages; nothing of it is taken before it is written
@@ -68,8 +69,9 @@ export class HostPool implements PoolMemory {
     const special: HostLayout[] = [];
     try {
       for (const bufferType of specialBufferTypes(ggml)) special.push(this.#special(bufferType));
-      this.#ownMapping = special.length === 0 ? this.#memory.map() : undefined;
-      const base = this.#ownMapping ?? special[0]!.base;
+      this.#ownAddresses = special.length === 0 ? reserveAddresses(this.bytes + huge_page_bytes) : undefined;
+      const base = this.#ownAddresses === undefined ? special[0]!.base : nextHugePage(this.#ownAddresses);
+      if (this.#ownAddresses !== undefined) this.#memory.mapOver(base);
       this.layouts = [this.#plain(base), ...special];
     } catch (error) {
       for (const layout of special) this.#freeSpecial(layout);
@@ -131,29 +133,19 @@ export class HostPool implements PoolMemory {
     populateForWriting(begin, Number(end - begin));
   }
 
-  preferHugePages(ranges: readonly PoolBytes[]): void {
-    if (this.pages !== 'base') return;
+  hugeRanges(ranges: readonly PoolBytes[]): HugeRange[] {
+    if (this.pages !== 'base') return [];
+    const found: HugeRange[] = [];
     for (const { offset, bytes } of ranges) {
-      let begin = Math.ceil(offset / huge_page_bytes);
-      const end = Math.floor((offset + bytes) / huge_page_bytes);
-      while (begin < end) {
-        if (this.#madeHuge.has(begin)) {
-          begin++;
-          continue;
-        }
-        const first = begin;
-        for (; begin < end && !this.#madeHuge.has(begin); begin++) this.#madeHuge.add(begin);
-        this.#makeHuge(first, begin - first);
-      }
+      const whole = wholeHugePages(this.plain.base + BigInt(offset), bytes);
+      if (!whole) continue;
+      for (let at = 0; at < whole.bytes; at += made_at_once_bytes)
+        found.push({
+          address: whole.address + BigInt(at),
+          bytes: Math.min(made_at_once_bytes, whole.bytes - at),
+        });
     }
-  }
-
-  /** One after another. Where the kernel cannot, or has none left, nothing is lost but speed, and nobody asks again. */
-  #makeHuge(first: number, pages: number): void {
-    const address = this.plain.base + BigInt(first * huge_page_bytes);
-    this.#making = this.#making.then(
-      (canMake) => canMake && !this.#isFreed && makeHugePages(address, pages * huge_page_bytes),
-    );
+    return found;
   }
 
   /** The unit in which parts of it can be mapped elsewhere. */
@@ -171,11 +163,10 @@ export class HostPool implements PoolMemory {
   }
 
   free(): void {
-    this.#isFreed = true;
     const [plain, ...special] = this.layouts;
     this.#ggml.ggml_backend_buffer_free(plain!.buffer);
     for (const layout of special) this.#freeSpecial(layout);
-    if (this.#ownMapping !== undefined) unmap(this.#ownMapping, this.bytes);
+    if (this.#ownAddresses !== undefined) unmap(this.#ownAddresses, this.bytes + huge_page_bytes);
     this.#memory.close();
   }
 
@@ -185,9 +176,7 @@ export class HostPool implements PoolMemory {
     // Untouched memory of ggml's own costs addresses only; a huge page more lets the mapping begin at one.
     const buffer = ggml.ggml_backend_buft_alloc_buffer(bufferType, this.bytes + huge_page_bytes);
     if (!buffer) throw refused(name, this.bytes);
-    const start = ggml.ggml_backend_buffer_get_base(buffer)!;
-    const page = BigInt(huge_page_bytes);
-    const base = ((start + page - 1n) / page) * page;
+    const base = nextHugePage(ggml.ggml_backend_buffer_get_base(buffer)!);
     ggml.ggml_backend_buffer_set_usage(buffer, BufferUsage.weights);
     try {
       this.#memory.mapOver(base);
@@ -216,6 +205,11 @@ export class HostPool implements PoolMemory {
     if (!buffer) throw refused(name, this.bytes);
     return this.#layout(name, bufferType, buffer, base);
   }
+}
+
+function nextHugePage(address: Pointer): Pointer {
+  const page = BigInt(huge_page_bytes);
+  return ((address + page - 1n) / page) * page;
 }
 
 function refused(name: string, bytes: number): HpcserveError {

@@ -2,6 +2,7 @@
  * One load as its threads see it: plain data that can be sent to them, and counters in shared memory. Addresses
  * are valid in every thread of the process.
  */
+import type { HugeRange } from '../../../native/huge-pages.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { type LoadLeg, loadLegs } from '../../../spec/engine-contract.ts';
 import type { DeviceUpload } from '../../backend/backend.ts';
@@ -25,6 +26,8 @@ export interface LoadWork {
    */
   upload: DeviceUpload | undefined;
   units: readonly Unit[];
+  /** Of the places of its tensors, what gets huge pages before it is written; absent: nothing. */
+  huge?: readonly HugeRange[];
   /** Where peers bring a part of it: which group each unit belongs to, and see `GroupClaims`. */
   shared?: { group_of: readonly number[]; claims: SharedArrayBuffer } | undefined;
   /** See `LoadCounters`. */
@@ -44,7 +47,7 @@ export interface LoadFailure {
   because: string;
 }
 
-const words = { next: 0, active: 1, failed: 2, text_bytes: 3, direct_errno: 4, count: 6 } as const;
+const words = { next: 0, active: 1, failed: 2, text_bytes: 3, direct_errno: 4, huge: 5, count: 6 } as const;
 const text_bytes_max = 4096;
 /** Bytes of the load, then bytes and nanoseconds of each leg. */
 const totals_count = 1 + 2 * loadLegs.length;
@@ -91,6 +94,12 @@ export class LoadCounters {
       if (index >= count || !mayTake(index)) return undefined;
       if (Atomics.compareExchange(this.#words, words.next, index, index + 1) === index) return index;
     }
+  }
+
+  /** @returns the index of a range that nobody else makes huge pages of; undefined where none is left */
+  takeHuge(count: number): number | undefined {
+    const index = Atomics.add(this.#words, words.huge, 1);
+    return index < count && !this.stopped ? index : undefined;
   }
 
   finish(bytes: number): void {

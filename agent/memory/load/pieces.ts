@@ -72,11 +72,13 @@ export function rangesOf(unit: Unit): FileRange[] {
   );
 }
 
-/** What units take of the pool, in its order; neighbours are one. */
-export function placesOf(units: readonly Unit[]): PoolBytes[] {
-  const pieces = units.flat().toSorted((a, b) => a.pool_offset - b.pool_offset);
+/** What tensors take of the pool, in its order; neighbours are one. */
+export function placesOf(tensors: readonly TensorLoad[]): PoolBytes[] {
   const places: { offset: number; bytes: number }[] = [];
-  for (const { pool_offset: offset, bytes } of pieces) {
+  for (const tensor of tensors.toSorted((a, b) => a.pool_offset - b.pool_offset)) {
+    const { pool_offset: offset, parts, rows, pool_row_bytes } = tensor;
+    const file_bytes = parts.reduce((sum, { size_bytes }) => sum + size_bytes, 0);
+    const bytes = pool_row_bytes === undefined ? file_bytes : rows * pool_row_bytes;
     const before = places.at(-1);
     if (before && offset - (before.offset + before.bytes) < alignment_gap_bytes)
       before.bytes = offset + bytes - before.offset;

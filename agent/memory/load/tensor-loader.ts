@@ -122,9 +122,9 @@ export class TensorLoader {
       upload: this.#upload,
       units: offered?.units ?? cutIntoUnits(tensors, unit_bytes),
       shared: offered?.shared,
+      huge: this.#memory.hugeRanges?.(placesOf(tensors)) ?? [],
       counters: new LoadCounters().shared,
     };
-    this.#memory.preferHugePages?.(placesOf(work.units));
     const told = new Set<Helper>();
     const start = (begun: LoadWork): ReturnType<UnitLoader['open']> => {
       const helpers = helpersBeside(beside, this.#options.threads);

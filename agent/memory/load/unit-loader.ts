@@ -1,5 +1,6 @@
 import koffi from 'koffi';
 import { type Ggml, memoryAt, tensorLayout } from '../../../native/ggml.ts';
+import { makeHugePages } from '../../../native/huge-pages.ts';
 import { moveMemory, populateForReading } from '../../../native/memory-map.ts';
 import type { Pointer } from '../../../native/signature.ts';
 import { loadStreamCopy } from '../../../native/stream-copy.ts';
@@ -68,6 +69,7 @@ export class UnitLoader {
   run(work: LoadWork): void {
     const share = this.#share(work);
     const { counters } = share;
+    makePages(work, counters);
     if (!needsRing(work)) while (this.#step(share));
     else {
       this.#ring.prepare(work, this.#copies);
@@ -313,6 +315,21 @@ export class UnitLoader {
       address += BigInt(range.size_bytes);
     }
     return this.#staging.address;
+  }
+}
+
+/** This thread's part of the huge pages of a load. Others may write to them already. */
+function makePages({ huge = [] }: LoadWork, counters: LoadCounters): void {
+  for (;;) {
+    // As with units: whoever is inside has places of tensors in its hands.
+    counters.enter();
+    try {
+      const index = counters.takeHuge(huge.length);
+      if (index === undefined) return;
+      makeHugePages(huge[index]!);
+    } finally {
+      counters.leave();
+    }
   }
 }
 

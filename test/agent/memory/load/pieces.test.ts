@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { row_group } from '../../../../agent/engine/row-groups.ts';
-import { cutIntoUnits, type Piece, type TensorLoad } from '../../../../agent/memory/load/pieces.ts';
+import { cutIntoUnits, type Piece, placesOf, type TensorLoad } from '../../../../agent/memory/load/pieces.ts';
 
 const plain = (file_offset: number, bytes: number, pool_offset: number): TensorLoad => ({
   name: 'plain',
@@ -28,6 +28,16 @@ const special = (more: Partial<TensorLoad>): TensorLoad => ({
 });
 
 const flat = (units: readonly Piece[][]): Piece[] => units.flat();
+
+describe('what a load takes of the pool', () => {
+  it('is as long as it lies there, and neighbours are one', () => {
+    const behind = 64 + 100 * 20;
+    expect(placesOf([plain(0, 128, 100_000), special({}), plain(500, 64, behind + 60)])).toEqual([
+      { offset: 64, bytes: 100 * 20 + 60 + 64 },
+      { offset: 100_000, bytes: 128 },
+    ]);
+  });
+});
 
 describe('the pieces of a load', () => {
   it('join plain tensors that are neighbours in the file and in the pool', () => {

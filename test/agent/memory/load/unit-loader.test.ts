@@ -10,6 +10,8 @@ import { OpenModelFile } from '../../../../agent/memory/load/open-model-file.ts'
 import type { Unit } from '../../../../agent/memory/load/pieces.ts';
 import { TensorLoading } from '../../../../agent/memory/load/tensor-loading.ts';
 import { UnitLoader } from '../../../../agent/memory/load/unit-loader.ts';
+import { makeHugePages } from '../../../../native/huge-pages.ts';
+import { huge_bytes } from '../../../native/huge-bytes.ts';
 import { testBackend } from '../../engine/test-backend.ts';
 import { forgetFile, keepInMemory } from '../page-cache.ts';
 import { mib } from '../support.ts';
@@ -94,4 +96,17 @@ test('a load whose file only others read comes to its end', async () => {
   other.run(work);
   expect(loading.advance(true, 'in_memory')).toBe(true);
   expect(contentOf(memory).equals(content)).toBe(true);
+});
+
+test('places of tensors get huge pages before they are written, where the kernel makes any', async () => {
+  const { source, memory, counters, work, loader } = await coldLoad();
+  undo.push(() => source.close());
+  const huge = memory.hugeRanges?.([{ offset: 0, bytes: content.length }]) ?? [];
+  loader.run({ ...work, huge });
+  expect(counters.failure).toBeUndefined();
+  expect(counters.active).toBe(0);
+  expect(contentOf(memory).equals(content)).toBe(true);
+  // As much as can be made now was made then.
+  for (const range of huge)
+    expect(huge_bytes(range.address, range.bytes)).toBe(makeHugePages(range) ? range.bytes : 0);
 });
