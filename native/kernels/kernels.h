@@ -107,7 +107,8 @@ static inline int hk_tile_rows(int64_t m) {
 /*
  * Rows of x that pass over a chunk of weights before the next chunk is taken: whole tiles, so many at most. Passes are
  * about equal, since even one that has few rows reads all weights: decoding sequences come on top of a prompt's 256.
- * Higher: weights are read and expanded less often; lower: the rows' chunk stays in the second cache.
+ * Higher: weights are read and expanded less often; lower: the rows' chunk stays in the second cache. Sums of a pass lie
+ * on the stack with AMX, 128 bytes a row.
  */
 #define HK_PASS_MAX 320
 static inline int64_t hk_pass_rows(int64_t m) {

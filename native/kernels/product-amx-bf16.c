@@ -50,7 +50,7 @@ struct next_blocks {
   int done, end, at_once;
   /* Lines of the result that are asked for, one beside each block, for what all blocks of these strips leave there. */
   int64_t result_row, result_end;
-  int result_strip;
+  int result_strip, result_strips;
 };
 
 /* Where two strips meet one or two tiles of x. */
@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) void make_ready(struct next_blocks 
 static inline __attribute__((always_inline)) void ask_for_result(struct next_blocks *next, int64_t column) {
   if (next->result_row >= next->result_end) return;
   __builtin_prefetch(hk_row(next->product, next->result_row) + column + next->result_strip * HK_STRIP, 1);
-  if (++next->result_strip < next->strips) return;
+  if (++next->result_strip < next->result_strips) return;
   next->result_strip = 0;
   next->result_row++;
 }
@@ -196,31 +196,36 @@ static inline __attribute__((always_inline)) void multiply(const int strips, con
   if (p->ends) all_sums_out(strips, tiles, p);
 }
 
-/* One tile of x by quantized blocks that are read once, from memory: each is expanded while the last is multiplied. */
+/* One tile of x or two by quantized blocks that are read once, from memory: each is expanded while the last is
+ * multiplied, and sums stay in the tile unit until all are. */
 static inline __attribute__((always_inline)) void multiply_stream(const enum hk_type type, const int strips,
-                                                                  const struct part *p, const uint8_t *const *packed,
-                                                                  int64_t blocks) {
+                                                                  const int tiles, const struct part *p,
+                                                                  const uint8_t *const *packed, int64_t blocks) {
   uint16_t w[RING][2][HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
   const int64_t x_bytes = 4 * p->width, x_step = 16 * 2 * p->width;
-  const int tiles = 1;
-  const uint16_t *x = p->x[0];
-  BEGIN(0, 0, 0) BEGIN(1, 1, 0)
+  const uint16_t *x0 = p->x[0], *x1 = p->x[1];
+  BEGIN(0, 0, 0) BEGIN(1, 1, 0) BEGIN(2, 0, 1) BEGIN(3, 1, 1)
   for (int64_t block = 0; block <= blocks; block++) {
     if (block < blocks)
       for (int strip = 0; strip < strips; strip++)
         hk_expand_rows(type, packed[strip], blocks, block, 1, w[block & (RING - 1)][strip]);
     WRITTEN();
     if (block == 0) continue;
-    _tile_loadd(6, x, x_bytes);
+    _tile_loadd(6, x0, x_bytes);
     _tile_loadd(4, w[(block - 1) & (RING - 1)][0], 64);
     _tile_dpbf16ps(0, 4, 6);
     if (strips > 1) {
       _tile_loadd(5, w[(block - 1) & (RING - 1)][1], 64);
       _tile_dpbf16ps(1, 5, 6);
     }
-    x += x_step;
+    if (tiles > 1) {
+      _tile_loadd(7, x1, x_bytes);
+      _tile_dpbf16ps(2, 4, 7);
+      if (strips > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    x0 += x_step, x1 += x_step;
   }
-  STORE(0, 0, 0) STORE(1, 1, 0)
+  STORE(0, 0, 0) STORE(1, 1, 0) STORE(2, 0, 1) STORE(3, 1, 1)
   WRITTEN();
   all_sums_out(strips, tiles, p);
 }
@@ -244,7 +249,7 @@ static inline __attribute__((always_inline)) struct part part_of(const struct hk
                        .ends = 1};
 }
 
-/* Up to 16 rows of x. */
+/* Up to 16 rows of x, or with quantized weights up to 32. */
 static inline __attribute__((always_inline)) void few_rows(const enum hk_type type, const struct hk_product *p,
                                                            int64_t begin, int64_t end) {
   float sums[4 * SUMS] __attribute__((aligned(64)));
@@ -252,18 +257,22 @@ static inline __attribute__((always_inline)) void few_rows(const enum hk_type ty
   for (int64_t strip = begin; strip < end; strip += 2) {
     struct part part = part_of(p, strip, end);
     const uint8_t *packed[2] = {p->weights + strip * strip_bytes, p->weights + (strip + 1) * strip_bytes};
-    part.x[0] = p->x;
-    part.row[0] = 0;
-    part.valid[0] = (int)p->m;
-    part.tiles = 1;
+    part.tiles = p->m > HK_TILE_MAX ? 2 : 1;
+    for (int tile = 0; tile < part.tiles; tile++) {
+      part.x[tile] = p->x + tile * HK_TILE_MAX * p->blocks * HK_BLOCK;
+      part.row[tile] = tile * HK_TILE_MAX;
+      part.valid[tile] = (int)hk_min(HK_TILE_MAX, p->m - part.row[tile]);
+    }
     part.sums = sums;
     part.count = (int)p->blocks;
     part.is_far = type == HK_BF16;
     if (type == HK_BF16) {
       part.w[0] = (const uint16_t *)packed[0], part.w[1] = (const uint16_t *)packed[1];
       multiply_any(&part);
-    } else if (part.strips == 2) multiply_stream(type, 2, &part, packed, p->blocks);
-    else multiply_stream(type, 1, &part, packed, p->blocks);
+    } else if (part.strips == 2 && part.tiles == 2) multiply_stream(type, 2, 2, &part, packed, p->blocks);
+    else if (part.strips == 2) multiply_stream(type, 2, 1, &part, packed, p->blocks);
+    else if (part.tiles == 2) multiply_stream(type, 1, 2, &part, packed, p->blocks);
+    else multiply_stream(type, 1, 1, &part, packed, p->blocks);
   }
 }
 
@@ -322,61 +331,82 @@ static void near_blocks(struct part part, const struct pass *pass, int64_t block
   }
 }
 
-/* A pass over two strips. Of rows of a tile that are not there sums lie, too. */
+/* What one thread has at hand for a product. Tiles of sums are whole, also where rows are missing. */
+struct room {
+  uint16_t expanded[2][2][NEAR_BLOCKS * HK_BLOCK_BYTES / 2];
+  float sums[2 * HK_PASS_MAX * HK_STRIP];
+  /* Which of `expanded` is multiplied next, and whether it is ready. */
+  int turn, is_ready;
+} __attribute__((aligned(64)));
+
+/* What is made ready while the last blocks of a pass are multiplied: the first ones of the next strips. */
+static void begin_next_strips(struct next_blocks *next, const struct pass *pass, int64_t strip, int64_t strips_end) {
+  const struct hk_product *p = next->product;
+  const int64_t strip_bytes = hk_strip_bytes(p->type, p->blocks);
+  next->strips = (int)hk_min(2, strips_end - strip);
+  next->packed[0] = p->weights + strip * strip_bytes;
+  next->packed[1] = next->packed[0] + strip_bytes;
+  next->begin = pass->begin;
+  next->count = next->strips > 0 ? (int)hk_min(NEAR_BLOCKS, pass->end - pass->begin) : 0;
+}
+
 static inline __attribute__((always_inline)) void pass_over_strips(const enum hk_type type, const struct hk_product *p,
                                                                    const struct pass *pass, int64_t strip,
-                                                                   int64_t strips_end) {
-  uint16_t expanded[2][2][NEAR_BLOCKS * HK_BLOCK_BYTES / 2] __attribute__((aligned(64)));
-  float sums[2 * HK_PASS_MAX * HK_STRIP] __attribute__((aligned(64)));
+                                                                   int64_t strips_end, struct room *room) {
   const int64_t strip_bytes = hk_strip_bytes(type, p->blocks);
   const int is_far = type == HK_BF16 && pass->to - pass->from <= 2 * HK_TILE_MAX * (ASKING_PARTS_MIN - 1);
   const int64_t near = is_far ? BLOCKS_AT_ONCE : NEAR_BLOCKS;
+  const uint8_t *packed = p->weights + strip * strip_bytes;
   struct part part = part_of(p, strip, strips_end);
   struct next_blocks next = {.product = p,
-                             .packed = {p->weights + strip * strip_bytes, p->weights + (strip + 1) * strip_bytes},
-                             .strips = part.strips,
                              .expand = expander(type),
                              .result_row = pass->from,
-                             .result_end = pass->to};
+                             .result_end = pass->to,
+                             .result_strips = part.strips};
+  begin_next_strips(&next, pass, strip, strips_end);
   part.is_far = is_far;
   part.next = is_far ? NULL : &next;
-  if (type != HK_BF16) {
-    next.begin = pass->begin;
+  if (type != HK_BF16 && !room->is_ready)
     for (int side = 0; side < part.strips; side++) {
-      next.to[side] = expanded[0][side];
-      for (int block = 0; block < near && pass->begin + block < pass->end; block++) next.expand(&next, side, block);
+      next.to[side] = room->expanded[room->turn][side];
+      for (int block = 0; block < next.count; block++) next.expand(&next, side, block);
     }
-  }
-  if (pass->begin > 0) take_sums(&part, pass, sums);
+  if (pass->begin > 0) take_sums(&part, pass, room->sums);
   part.begins = pass->begin == 0;
   for (int64_t block = pass->begin; block < pass->end; block += near, part.begins = 0) {
-    const int turn = (block - pass->begin) / near & 1;
-    for (int side = 0; side < part.strips; side++) {
-      part.w[side] = type == HK_BF16 ? (const uint16_t *)(next.packed[side] + block * HK_BLOCK_BYTES)
-                                     : expanded[turn][side];
-      next.to[side] = expanded[!turn][side];
-    }
+    for (int side = 0; side < part.strips; side++)
+      part.w[side] = type == HK_BF16 ? (const uint16_t *)(packed + side * strip_bytes + block * HK_BLOCK_BYTES)
+                                     : room->expanded[room->turn][side];
+    room->turn = !room->turn;
+    for (int side = 0; side < 2; side++) next.to[side] = room->expanded[room->turn][side];
     part.count = (int)hk_min(near, pass->end - block);
     part.ends = block + near >= pass->end;
-    next.begin = block + near;
-    next.count = part.ends ? 0 : (int)hk_min(near, pass->end - next.begin);
-    near_blocks(part, pass, block, sums);
+    if (part.ends) begin_next_strips(&next, pass, strip + 2, strips_end);
+    else {
+      next.begin = block + near;
+      next.count = (int)hk_min(near, pass->end - next.begin);
+    }
+    near_blocks(part, pass, block, room->sums);
   }
+  room->is_ready = 1;
 }
 
 static inline __attribute__((always_inline)) void many_rows(const enum hk_type type, const struct hk_product *p,
                                                             int64_t begin, int64_t end) {
+  struct room room;
   const int64_t rows = hk_pass_rows(p->m);
+  room.turn = 0;
   for (int64_t block = 0; block < p->blocks; block += BLOCKS_AT_ONCE)
     for (int64_t from = 0; from < p->m; from += rows) {
       const struct pass pass = {from, hk_min(from + rows, p->m), block, hk_min(block + BLOCKS_AT_ONCE, p->blocks)};
-      for (int64_t strip = begin; strip < end; strip += 2) pass_over_strips(type, p, &pass, strip, end);
+      room.is_ready = 0;
+      for (int64_t strip = begin; strip < end; strip += 2) pass_over_strips(type, p, &pass, strip, end, &room);
     }
 }
 
 #define PRODUCT(type, name)                                                                                            \
   static void name(const struct hk_product *p, int64_t begin, int64_t end) {                                           \
-    if (p->m <= HK_TILE_MAX) few_rows(type, p, begin, end);                                                            \
+    if (p->m <= (type == HK_BF16 ? 1 : 2) * HK_TILE_MAX) few_rows(type, p, begin, end);                                                            \
     else many_rows(type, p, begin, end);                                                                               \
   }
 PRODUCT(HK_BF16, bf16)

@@ -97,6 +97,11 @@ const shapes = [
     [80, 320, 4],
     [40, 2],
   ],
+  // Sums of an expert with many rows come in parts, from more blocks than are multiplied at once.
+  [
+    [48, 2304, 2],
+    [90, 1],
+  ],
 ] as const;
 
 describe.each(kernels.sets)('$name', (set) => {

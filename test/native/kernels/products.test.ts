@@ -46,6 +46,8 @@ const shapes: [number, number, number][] = [
   [32, 4128, 5],
   [40, 2080, 18],
   [63, 96, 530],
+  [33, 2336, 32],
+  [40, 2336, 150],
 ];
 
 describe.each(kernels.sets)('$name', (set) => {
