@@ -1,6 +1,6 @@
 /**
- * Huge pages for memory that was not given as such. Weights are read from end to end for every iteration, and with pages
- * of 4 KiB a core waits for the page table as long as for memory: in a virtual machine it reads half as fast.
+ * Huge pages for memory that was not given as such. Weights are read from end to end for every iteration, and with
+ * pages of 4 KiB a core waits for the page table as long as for memory: in a virtual machine it reads half as fast.
  */
 import { adviseMemory, huge_page_bytes, pageSize_bytes, populateForReading } from './memory-map.ts';
 import type { Pointer } from './signature.ts';
