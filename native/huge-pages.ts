@@ -14,12 +14,17 @@ export interface HugeRange {
   readonly bytes: number;
 }
 
+/** Where the first huge page begins that does not begin before `address`. */
+export function nextHugePage(address: Pointer): Pointer {
+  const page = BigInt(huge_page_bytes);
+  return ((address + page - 1n) / page) * page;
+}
+
 /** The whole huge pages of a range; undefined where it has none. */
 export function wholeHugePages(address: Pointer, bytes: number): HugeRange | undefined {
   if (pageSize_bytes() !== base_page_bytes) return undefined;
-  const page = BigInt(huge_page_bytes);
-  const begin = ((address + page - 1n) / page) * page;
-  const end = ((address + BigInt(bytes)) / page) * page;
+  const begin = nextHugePage(address);
+  const end = ((address + BigInt(bytes)) / BigInt(huge_page_bytes)) * BigInt(huge_page_bytes);
   return end > begin ? { address: begin, bytes: Number(end - begin) } : undefined;
 }
 
@@ -44,11 +49,9 @@ export function makeHugePages({ address, bytes }: HugeRange): boolean {
   for (let at = 0; at < bytes; at += huge_page_bytes)
     if (!populateForReading(address + BigInt(at), 1)) return false;
   if (adviseMemory(address, bytes, 'collapse')) return true;
-  // It stops at the first that somebody writes to at this moment, or holds: the others are made one by one. Where two
-  // were refused there are none to be had.
-  let made = 0;
+  // It stops at the first that somebody writes to at this moment, or holds: the others are made one by one.
+  let made_bytes = 0;
   for (let at = 0; at < bytes; at += huge_page_bytes)
-    if (adviseMemory(address + BigInt(at), huge_page_bytes, 'collapse')) made += huge_page_bytes;
-    else if (at === huge_page_bytes && made === 0) return false;
-  return made === bytes;
+    if (adviseMemory(address + BigInt(at), huge_page_bytes, 'collapse')) made_bytes += huge_page_bytes;
+  return made_bytes === bytes;
 }

@@ -85,8 +85,8 @@ struct part {
 static inline __attribute__((always_inline)) void ask_ahead(const struct part *p, const uint16_t *block) {
   if (!p->is_far) return;
 #pragma GCC unroll 16
-  for (int line = 0; line < HK_BLOCK_BYTES / 64; line++)
-    _mm_prefetch((const char *)block + AHEAD_BYTES + 64 * line, _MM_HINT_T0);
+  for (int line = 0; line < LINES; line++)
+    _mm_prefetch((const char *)block + AHEAD_BYTES + LINE_BYTES * line, _MM_HINT_T0);
 }
 
 static inline __attribute__((always_inline)) void make_ready(struct next_blocks *next) {

@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
 import { HostPool } from '../../agent/backend/cpu/host-pool.ts';
 import { loadGgml, memoryAt } from '../../native/ggml.ts';
-import { makeHugePages, wholeHugePages } from '../../native/huge-pages.ts';
+import { makeHugePages, nextHugePage, wholeHugePages } from '../../native/huge-pages.ts';
 import { huge_page_bytes, SharedMemory, unmap } from '../../native/memory-map.ts';
 import { huge_bytes } from './huge-bytes.ts';
 
@@ -10,6 +10,7 @@ const [probe, probed] = aligned(4 * huge_page_bytes);
 /** Linux before 6.1 makes none, and what is asked for here has to change nothing there. */
 const canMake = makeHugePages({ address: probe, bytes: 4 * huge_page_bytes });
 probed.close();
+console.log(`huge pages of memory files: ${canMake ? 'made' : 'not made'} by this kernel`);
 
 /** Writes to the first byte of every small page, from the end to the beginning, again and again for a while. */
 const writing = `
@@ -24,8 +25,7 @@ while (performance.now() < until);
 /** A memory file that is mapped at a multiple of a huge page. */
 function aligned(bytes: number): [bigint, SharedMemory] {
   const wide = SharedMemory.create('test', bytes + huge_page_bytes);
-  const page = BigInt(huge_page_bytes);
-  const address = ((wide.map() + page - 1n) / page) * page;
+  const address = nextHugePage(wide.map());
   const memory = SharedMemory.create('test', bytes);
   memory.mapOver(address);
   wide.close();

@@ -1,6 +1,6 @@
 import type { TransferMemory } from '../../../native/fabric/memory.ts';
 import { BufferUsage, type Ggml, memoryAt } from '../../../native/ggml.ts';
-import { type HugeRange, wholeHugePages } from '../../../native/huge-pages.ts';
+import { type HugeRange, nextHugePage, wholeHugePages } from '../../../native/huge-pages.ts';
 import {
   huge_page_bytes,
   moveMemory,
@@ -205,11 +205,6 @@ export class HostPool implements PoolMemory {
     if (!buffer) throw refused(name, this.bytes);
     return this.#layout(name, bufferType, buffer, base);
   }
-}
-
-function nextHugePage(address: Pointer): Pointer {
-  const page = BigInt(huge_page_bytes);
-  return ((address + page - 1n) / page) * page;
 }
 
 function refused(name: string, bytes: number): HpcserveError {

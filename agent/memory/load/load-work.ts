@@ -96,10 +96,14 @@ export class LoadCounters {
     }
   }
 
-  /** @returns the index of a range that nobody else makes huge pages of; undefined where none is left */
-  takeHuge(count: number): number | undefined {
+  /**
+   * @param units of the load: once all are taken it may be over before long, and its places be somebody else's
+   * @returns the index of a range that nobody else makes huge pages of; undefined where none is left
+   */
+  takeHuge(count: number, units: number): number | undefined {
+    if (!this.left(units)) return undefined;
     const index = Atomics.add(this.#words, words.huge, 1);
-    return index < count && !this.stopped ? index : undefined;
+    return index < count ? index : undefined;
   }
 
   finish(bytes: number): void {

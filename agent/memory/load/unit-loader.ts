@@ -319,12 +319,12 @@ export class UnitLoader {
 }
 
 /** This thread's part of the huge pages of a load. Others may write to them already. */
-function makePages({ huge = [] }: LoadWork, counters: LoadCounters): void {
+function makePages({ huge = [], units }: LoadWork, counters: LoadCounters): void {
   for (;;) {
-    // As with units: whoever is inside has places of tensors in its hands.
+    // As with units: while somebody is inside, the load is not over.
     counters.enter();
     try {
-      const index = counters.takeHuge(huge.length);
+      const index = counters.takeHuge(huge.length, units.length);
       if (index === undefined) return;
       makeHugePages(huge[index]!);
     } finally {

@@ -8,6 +8,7 @@ import { fileVersion } from '../../../../agent/memory/file-version.ts';
 import { LoadCounters, type LoadWork } from '../../../../agent/memory/load/load-work.ts';
 import { OpenModelFile } from '../../../../agent/memory/load/open-model-file.ts';
 import type { Unit } from '../../../../agent/memory/load/pieces.ts';
+import { TensorLoader } from '../../../../agent/memory/load/tensor-loader.ts';
 import { TensorLoading } from '../../../../agent/memory/load/tensor-loading.ts';
 import { UnitLoader } from '../../../../agent/memory/load/unit-loader.ts';
 import { makeHugePages } from '../../../../native/huge-pages.ts';
@@ -99,14 +100,40 @@ test('a load whose file only others read comes to its end', async () => {
 });
 
 test('places of tensors get huge pages before they are written, where the kernel makes any', async () => {
-  const { source, memory, counters, work, loader } = await coldLoad();
-  undo.push(() => source.close());
-  const huge = memory.hugeRanges?.([{ offset: 0, bytes: content.length }]) ?? [];
-  loader.run({ ...work, huge });
-  expect(counters.failure).toBeUndefined();
-  expect(counters.active).toBe(0);
+  const { path, source, memory } = await coldLoad();
+  source.close();
+  const loader = new TensorLoader(testBackend(), memory, { threads: 2, unit_bytes });
+  const file = fileVersion(path, statSync(path, { bigint: true }));
+  const load = loader.begin(file, [
+    {
+      name: 'weights',
+      parts: [{ offset_bytes: 0, size_bytes: content.length }],
+      type: 0,
+      row_elements: content.length / 4,
+      rows: 1,
+      planes: 1,
+      layout: 0,
+      pool_offset: 0,
+    },
+  ]);
+  try {
+    await expect.poll(() => load.advance(false), { timeout: 20_000 }).toBe(true);
+  } finally {
+    await loader.close();
+  }
   expect(contentOf(memory).equals(content)).toBe(true);
   // As much as can be made now was made then.
-  for (const range of huge)
+  for (const range of memory.hugeRanges?.([{ offset: 0, bytes: content.length }]) ?? [])
     expect(huge_bytes(range.address, range.bytes)).toBe(makeHugePages(range) ? range.bytes : 0);
+});
+
+test('of a load whose units are all taken nobody makes huge pages any more', async () => {
+  const { source, memory, counters, work, loader } = await coldLoad();
+  undo.push(() => source.close());
+  const huge = memory.hugeRanges?.([{ offset: 8 * mib, bytes: 4 * mib }]) ?? [];
+  while (counters.take(unit_count) !== undefined);
+  const before_bytes = memory.resident_bytes;
+  loader.run({ ...work, huge });
+  expect(memory.resident_bytes).toBe(before_bytes);
+  expect(counters.active).toBe(0);
 });
