@@ -26,7 +26,7 @@ const pool_alignment_bytes = 64;
  * Of huge pages that one thread makes between two looks at what else there is. Lower: more calls, each of which has the
  * kernel empty lists of all CPUs first; higher: threads share them less evenly.
  */
-const made_at_once_bytes = 64 * 1024 * 1024;
+const made_at_once_bytes = 16 * 1024 * 1024;
 
 /** All of the pool in one buffer. */
 interface HostLayout extends PoolLayout {

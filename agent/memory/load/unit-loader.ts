@@ -69,7 +69,7 @@ export class UnitLoader {
   run(work: LoadWork): void {
     const share = this.#share(work);
     const { counters } = share;
-    makePages(work, counters);
+    while (makePages(work, counters));
     if (!needsRing(work)) while (this.#step(share));
     else {
       this.#ring.prepare(work, this.#copies);
@@ -91,7 +91,8 @@ export class UnitLoader {
     const ring = needsRing(work);
     if (ring) this.#ring.prepare(work, this.#copies);
     const step: LoadShare['step'] = (from) =>
-      ring ? this.#settledStep(share, takers[from]) : this.#step(share, takers[from]);
+      (from === 'any' && makePages(work, share.counters)) ||
+      (ring ? this.#settledStep(share, takers[from]) : this.#step(share, takers[from]));
     return { step, end: () => share.structs.free() };
   }
 
@@ -318,18 +319,20 @@ export class UnitLoader {
   }
 }
 
-/** This thread's part of the huge pages of a load. Others may write to them already. */
-function makePages({ huge = [], units }: LoadWork, counters: LoadCounters): void {
-  for (;;) {
-    // As with units: while somebody is inside, the load is not over.
-    counters.enter();
-    try {
-      const index = counters.takeHuge(huge.length, units.length);
-      if (index === undefined) return;
-      makeHugePages(huge[index]!);
-    } finally {
-      counters.leave();
-    }
+/**
+ * Makes huge pages of one more range of a load. What is written to before would have to be copied, so that all threads
+ * begin with it.
+ * @returns whether there was one
+ */
+function makePages({ huge = [], units }: LoadWork, counters: LoadCounters): boolean {
+  // As with units: while somebody is inside, the load is not over.
+  counters.enter();
+  try {
+    const index = counters.takeHuge(huge.length, units.length);
+    if (index !== undefined) makeHugePages(huge[index]!);
+    return index !== undefined;
+  } finally {
+    counters.leave();
   }
 }
 
