@@ -3,9 +3,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
-import { fixedRate, type Load, saturate } from './load.ts';
+import { type Load, saturate } from './load.ts';
 import { manyStreams, memoryOfStreams } from './many-streams.ts';
 import { median } from './median.ts';
+import { atRate, compileOpenLoop } from './open-loop.ts';
 import { measureProcesses, processesOf } from './processes.ts';
 import { ensurePrograms } from './programs.ts';
 import { pacedRequest, requestBody } from './requests.ts';
@@ -125,13 +126,13 @@ async function measureThroughput(stage: GatewayStage, { log }: BenchOptions): Pr
 }
 
 async function measureLatency(stage: GatewayStage, { log }: BenchOptions): Promise<BenchResult[]> {
-  const { h2load } = stage.programs;
-  const targets = { direct: stage.upstreamUrl, gateway: stage.gateway.url, nginx: stage.nginx.url };
+  const openLoop = compileOpenLoop(stage.folder);
+  const targets = { direct: stage.plainUpstreamUrl, gateway: stage.gateway.url, nginx: stage.nginx.url };
   const p50: Record<keyof typeof targets, number[]> = { direct: [], gateway: [], nginx: [] };
   const p99: typeof p50 = { direct: [], gateway: [], nginx: [] };
   for (let round = 0; round < latencyRounds; round++) {
     for (const [name, url] of Object.entries(targets) as [keyof typeof targets, string][]) {
-      const measured = await fixedRate(h2load, loadOf(stage, url), steady);
+      const measured = await atRate(openLoop, loadOf(stage, url), steady);
       p50[name].push(measured.p50_ms);
       p99[name].push(measured.p99_ms);
       log(`at ${steady.rate_per_s}/s, ${name}: p50 ${measured.p50_ms} ms, p99 ${measured.p99_ms} ms`);

@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { instantAnswer } from './requests.ts';
@@ -70,54 +70,4 @@ export async function saturate(
     throw new Error(`${load.url} answered with less than what the upstream says`);
   if (requests === 0) throw new Error(`no request to ${load.url} was answered within ${duration_s} s`);
   return { requests, requests_per_s: (requests * 1e6) / duration_us };
-}
-
-export interface Latencies {
-  p50_ms: number;
-  p99_ms: number;
-  p999_ms: number;
-  requests: number;
-}
-
-/** Response times at a fixed rate, as h2load logs them for each request. */
-export async function fixedRate(
-  h2load: string,
-  load: Load,
-  { rate_per_s, duration_s, clients = 10 }: { rate_per_s: number; duration_s: number; clients?: number },
-): Promise<Latencies> {
-  const body = join(load.folder, 'body.json');
-  const log = join(load.folder, 'h2load.log');
-  writeFileSync(body, load.body);
-  rmSync(log, { force: true });
-  await run(load.taskset, [
-    '-c',
-    load.cores.join(','),
-    h2load,
-    '--h1',
-    '-t1',
-    `-c${clients}`,
-    `--rps=${rate_per_s / clients}`,
-    // Connections start one after another over their common period, so that requests come evenly and not in bursts.
-    '--rate=1',
-    `--rate-period=${Math.max(1, Math.floor(1000 / rate_per_s))}ms`,
-    `-n${Math.floor(rate_per_s * duration_s)}`,
-    '-d',
-    body,
-    '-H',
-    'content-type: application/json',
-    '-H',
-    `authorization: Bearer ${load.key}`,
-    `--log-file=${log}`,
-    load.url,
-  ]);
-  const times_us: number[] = [];
-  for (const line of readFileSync(log, 'utf8').split('\n')) {
-    if (line === '') continue;
-    const [, status, time_us] = line.split('\t').map(Number) as [number, number, number];
-    if (status !== 200) throw new Error(`a request to ${load.url} was answered with ${status}`);
-    times_us.push(time_us);
-  }
-  times_us.sort((a, b) => a - b);
-  const at = (share: number): number => times_us[Math.floor(share * (times_us.length - 1))]! / 1000;
-  return { p50_ms: at(0.5), p99_ms: at(0.99), p999_ms: at(0.999), requests: times_us.length };
 }

@@ -6,7 +6,6 @@ import { delimiter, join } from 'node:path';
 const peers = [
   ['nginx', 'nginx-light'],
   ['wrk', 'wrk'],
-  ['h2load', 'nghttp2-client'],
   ['taskset', 'util-linux'],
 ] as const;
 

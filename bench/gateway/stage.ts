@@ -54,8 +54,7 @@ export interface GatewayStage {
   gateway: RunningProxy;
   nginx: RunningProxy;
   nginxStream: RunningProxy;
-  /** Of the upstream that answers at once: over TLS, and the same without. */
-  upstreamUrl: string;
+  /** Of the upstream that answers at once, without TLS. */
   plainUpstreamUrl: string;
   /** Of what is measured, and of all else. */
   proxyCores: number[];
@@ -132,7 +131,6 @@ export async function openStage(
     gateway,
     nginx,
     nginxStream,
-    upstreamUrl: `https://127.0.0.1:${upstream.port}${chatPath}`,
     plainUpstreamUrl: `http://127.0.0.1:${upstream.plain_port}${chatPath}`,
     config,
     provider,

@@ -1,11 +1,10 @@
 /** How fast bytes of a pool come into another worker's, and what that costs the sender, beside plain C. */
-import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { packageRoot } from '../../host/package-root.ts';
 import { fabricAbsence } from '../../native/fabric/fabric.ts';
 import { canMove } from '../../native/fabric/mover.ts';
+import { compileProgram } from '../compile.ts';
 import { MissingNeed } from '../need.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { type Contestant, type Network, ourFabric, ourSockets, plainC, Target } from './contestants.ts';
@@ -46,7 +45,7 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
   const folder = mkdtempSync(join(tmpdir(), 'hpcserve-kv-transfer-'));
   const namespace = openNamespace();
   try {
-    const program = compilePeer(folder);
+    const program = compileProgram('bench/kv-transfer/peer.c', folder);
     const memory = benchMemory();
     const loopback: Network = { name: 'on loopback', address: '127.0.0.1', through: [] };
     const results = await measureNetwork(program, memory, loopback, '127.0.0.1', log);
@@ -59,15 +58,6 @@ async function run({ log }: BenchOptions): Promise<BenchResult[]> {
     namespace?.close();
     rmSync(folder, { recursive: true });
   }
-}
-
-function compilePeer(folder: string): string {
-  const program = join(folder, 'peer');
-  const source = join(packageRoot, 'bench/kv-transfer/peer.c');
-  const compiler = process.env.CC || 'cc';
-  const { status, stderr } = spawnSync(compiler, ['-O3', '-o', program, source], { encoding: 'utf8' });
-  if (status !== 0) throw new MissingNeed(`peer.c does not compile: ${stderr}`, 'install a C compiler');
-  return program;
 }
 
 type Memory = ReturnType<typeof benchMemory>;

@@ -1,7 +1,8 @@
 /** The measurements, each of all contenders in turn, round by round. */
-import { fixedRate, saturate } from '../gateway/load.ts';
+import { saturate } from '../gateway/load.ts';
 import { memoryOfStreams } from '../gateway/many-streams.ts';
 import { median } from '../gateway/median.ts';
+import { atRate, compileOpenLoop } from '../gateway/open-loop.ts';
 import { pacedRequest, requestBody } from '../gateway/requests.ts';
 import { readStreams } from '../gateway/sse.ts';
 import type { GatewayStage } from '../gateway/stage.ts';
@@ -12,7 +13,7 @@ import { roundsOf } from './rounds.ts';
 import type { Column, Metric } from './side-by-side.ts';
 
 const saturation = { connections: 64, duration_s: 2 };
-const steady = { duration_s: 4, clients: 32 };
+const duration_s = 4;
 /**
  * All are open for seconds. A gateway that keeps the head of an answer until its first event has them begin with the
  * beat of their upstream, `opening` at a time.
@@ -96,15 +97,15 @@ export async function measureLatency(
   rateOf: (contender: Contender) => number,
 ): Promise<Column[]> {
   const { stage, log } = scene;
+  const openLoop = compileOpenLoop(stage.folder);
   const rounds = await roundsOf({ ...scene, warm_ups: 0 }, async (contender) => {
-    const load = { rate_per_s: rateOf(contender), ...steady };
-    const { h2load } = stage.programs;
-    const direct = await fixedRate(
-      h2load,
+    const load = { rate_per_s: rateOf(contender), duration_s };
+    const direct = await atRate(
+      openLoop,
       loadOf(stage, { ...contender.instant, url: stage.plainUpstreamUrl }),
       load,
     );
-    const through = await fixedRate(h2load, loadOf(stage, contender.instant), load);
+    const through = await atRate(openLoop, loadOf(stage, contender.instant), load);
     const added = percentiles.map(([, name]) => through[name] - direct[name]);
     log(
       `${contender.name} at ${load.rate_per_s.toFixed(0)}/s: ${added.map((ms) => ms.toFixed(3)).join(', ')} ms added`,
