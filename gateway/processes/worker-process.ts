@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
-import type { Duplex } from 'node:stream';
+import { type Duplex, PassThrough } from 'node:stream';
 import { compiledFile } from '../../host/programs.ts';
 import { gatewayNodeOptions } from '../../spec/gateway-node-options.ts';
 import type { WorkerState } from '../../spec/gateway-processes.ts';
@@ -72,7 +72,7 @@ export class WorkerProcess {
       { stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe', 'pipe'] },
     );
     this.#child = child;
-    const pipeAt = (descriptor: number): Duplex => child.stdio[descriptor] as Duplex;
+    const pipeAt = (descriptor: number): Duplex => pipeOf(child, descriptor);
     this.#pipe = new MessagePipe(pipeAt(workerPipes.messages), {
       message: (message) => this.#take(message, events),
       records: (line) => this.#desk.records(line),
@@ -250,4 +250,9 @@ export class WorkerProcess {
         break;
     }
   }
+}
+
+/** One that is closed where there was no descriptor left for it: then `error` follows, and Node has made no pipe. */
+function pipeOf({ stdio }: { stdio?: ChildProcess['stdio'] }, descriptor: number): Duplex {
+  return (stdio?.[descriptor] as Duplex | undefined) ?? new PassThrough().destroy();
 }
