@@ -95,7 +95,7 @@ async function startKeeper(loaded: LoadedSite, signal: AbortSignal): Promise<voi
 
 function keeperArguments({ path, layout }: LoadedSite): string[] {
   const program = compiledFile('control/keeper/main.js');
-  return ['--enable-source-maps', program, '--site', path, '--state-dir', dirname(layout.root)];
+  return [program, '--site', path, '--state-dir', dirname(layout.root)];
 }
 
 /**

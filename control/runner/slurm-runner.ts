@@ -425,7 +425,7 @@ export function programOf(
     site.runtime.node_path === undefined
       ? process.execPath
       : expandSitePath(site.runtime.node_path, environment);
-  const options = room === 'gateway/holder' ? holderNodeOptions : ['--enable-source-maps'];
+  const options = room === 'gateway/holder' ? holderNodeOptions : [];
   return [node, ...options, join(installFolder({ site }, environment), 'dist', room, 'main.js')];
 }
 
