@@ -18,7 +18,7 @@ import { synthPresets } from '../../native/synth/presets.ts';
 import { synthesize } from '../../native/synth/synthesize.ts';
 import { modelFile } from '../engine/model-files.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
-import type { BatchTask, PipelineSetup } from './worker.ts';
+import type { BatchAnswer, BatchTask, PipelineSetup } from './worker.ts';
 
 const bar = 0.9;
 const stages = 2;
@@ -26,6 +26,8 @@ const paced_stages = 4;
 /** Of the paced model, which two cores compute beside their pace. */
 const paced_layers = 8;
 const spin_ms = 500;
+/** Of decoding before the stages are cut: as many as make the mean of what batches take forget the prompts. */
+const cut_steps = 64;
 
 async function start(setup: PipelineSetup): Promise<ChildProcess> {
   const child = fork(fileURLToPath(new URL('./worker.js', import.meta.url)), [], {
@@ -50,18 +52,24 @@ async function answerOf(child: ChildProcess): Promise<unknown> {
   }
 }
 
-async function rateOf(child: ChildProcess, task: BatchTask): Promise<number> {
+async function decode(child: ChildProcess, task: BatchTask): Promise<BatchAnswer> {
   child.send(task);
-  const answer = (await answerOf(child)) as { rate: number };
+  const answer = (await answerOf(child)) as BatchAnswer;
   // Threads of ggml spin for a while, and would disturb the other's turn.
   await delay(spin_ms);
-  return answer.rate;
+  return answer;
 }
 
-/** Operators [begin, end): so many layers in the first, whose share of the head is none. */
-function cutOf(n_layer: number): number {
-  // The head of this shape weighs as much as four layers.
-  return 1 + 2 * Math.round((n_layer + 4) / stages);
+/** Of so many layers in the first stage, the head in the second, that whose slower stage is the faster one. */
+function evenLayers(n_layer: number, layers: number, computed_us: readonly number[]): number {
+  const [first_us = 0, second_us = 0] = computed_us;
+  const layer_us = first_us / layers;
+  const head_us = Math.max(0, second_us - (n_layer - layers) * layer_us);
+  const slowest_us = (count: number): number =>
+    Math.max(count * layer_us, (n_layer - count) * layer_us + head_us);
+  let best = 1;
+  for (let count = 2; count < n_layer; count++) if (slowest_us(count) < slowest_us(best)) best = count;
+  return best;
 }
 
 const median = (values: readonly number[]): number => {
@@ -84,6 +92,40 @@ async function startStages(
     children.push(await start({ ...setup, place }));
   }
   return children.at(-1)!;
+}
+
+/**
+ * Two stages, cut between the layers where what batches took at each says that they are the most even, as plans do
+ * once a pipeline has run.
+ */
+async function startEvenStages(
+  folder: string,
+  n_layer: number,
+  setup: Omit<PipelineSetup, 'place'>,
+  task: BatchTask,
+  children: ChildProcess[],
+  log: BenchOptions['log'],
+): Promise<ChildProcess> {
+  const layers = n_layer / stages;
+  const own: ChildProcess[] = [];
+  const startCut = (first_layers: number): Promise<ChildProcess> => {
+    const bounds = [0, 1 + 2 * first_layers, 2 * n_layer + 2];
+    return startStages(bounds, folder, setup, own).finally(() => children.push(...own));
+  };
+  const coordinator = await startCut(layers);
+  const { computed_us } = await decode(coordinator, task);
+  const even = evenLayers(n_layer, layers, computed_us);
+  const told = computed_us.map((us) => (us / 1000).toFixed(1)).join(' and ');
+  log(
+    `with ${layers} layers each a batch takes ${told} ms; ${even} and ${n_layer - even} are as even as can be`,
+  );
+  if (even === layers) return coordinator;
+  for (const child of own.splice(0)) {
+    children.splice(children.indexOf(child), 1);
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+  }
+  return startCut(even);
 }
 
 /** Four stages at a declared pace: what they do of what they could. */
@@ -113,7 +155,7 @@ async function runPaced(
   const ideal = sequences / paced_stages / (step_ms / 1000);
   const rates: number[] = [];
   for (let round = 0; round <= rounds; round++) {
-    const rate = await rateOf(coordinator, { steps, round });
+    const { rate } = await decode(coordinator, { steps, round });
     log(`paced, round ${round}: ${rate.toFixed(1)} of ${ideal.toFixed(1)} tokens/s`);
     if (round > 0) rates.push(rate);
   }
@@ -145,19 +187,19 @@ async function run({ args, log }: BenchOptions): Promise<BenchResult[]> {
   const { n_layer } = openModelFile(model_path).model;
   const sequences = Number(values.sequences);
   const folder = mkdtempSync(join(tmpdir(), 'hpcb-'));
-  const end = 2 * n_layer + 2;
-  const bounds = [0, cutOf(n_layer), end];
   const children: ChildProcess[] = [];
   try {
     const whole = await start({ model_path, threads: 2, sequences });
     children.push(whole);
-    const coordinator = await startStages(bounds, folder, { model_path, threads: 1, sequences }, children);
-    const rates = { ours: [] as number[], theirs: [] as number[] };
+    const own = { model_path, threads: 1, sequences };
     const pairs = Number(values.pairs);
+    const first = { steps: cut_steps, round: pairs + 1 };
+    const coordinator = await startEvenStages(folder, n_layer, own, first, children, log);
+    const rates = { ours: [] as number[], theirs: [] as number[] };
     for (let round = 0; round <= pairs; round++) {
       const task = { steps: Number(values.steps), round };
-      const ours = await rateOf(coordinator, task);
-      const theirs = await rateOf(whole, task);
+      const { rate: ours } = await decode(coordinator, task);
+      const { rate: theirs } = await decode(whole, task);
       log(`round ${round}: ${ours.toFixed(1)} / ${theirs.toFixed(1)} tokens/s`);
       if (round === 0) continue;
       rates.ours.push(ours);
