@@ -9,7 +9,7 @@ import {
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
 import type { SharingSettings } from '../../../solver/sharing/settings.ts';
 import type { DeviceMemory } from './device-memory.ts';
-import type { ScheduledInstance, ScheduledRequest } from './scheduled-instance.ts';
+import { mayRest, type ScheduledInstance, type ScheduledRequest } from './scheduled-instance.ts';
 
 /** A model that was here and is away, as its instance was. */
 export type AwayModel = Pick<
@@ -153,11 +153,12 @@ export class ComingModels {
     return { ...this.#device, instances: [...this.#device.instances, ...coming] };
   }
 
-  /** The same, where instances without requests go for whoever needs their memory, the longest idle first. */
+  /** The same, where instances that may rest go for whoever needs their memory, the longest idle first. */
   #withoutIdle(now_ms: number): DeviceView {
     const device = this.seen(now_ms);
+    const idle = new Set(this.#device.instances.filter(mayRest).map(({ id }) => id));
     const instances = device.instances
-      .map((instance) => (instance.requests.length === 0 ? { ...instance, stays: false } : instance))
+      .map((instance) => (idle.has(instance.id) ? { ...instance, stays: false } : instance))
       .sort((a, b) => (a.idle_since_ms ?? now_ms) - (b.idle_since_ms ?? now_ms));
     return { ...device, instances };
   }

@@ -30,6 +30,7 @@ import { observeIteration, observePace } from './observed-iteration.ts';
 import { ParkedRequests, type ParkingDiskView } from './parked-requests.ts';
 import {
   longestIdle,
+  mayRest,
   nextToRecycle,
   type ScheduledEngine,
   type ScheduledInstance,
@@ -144,6 +145,7 @@ export class DeviceSchedule {
       pace: undefined,
       waited_ms: stats.streamed?.waited_ms ?? 0,
       idle_since_ms: now_ms,
+      changes_stages: false,
     };
     if (lengths) this.#lengths.restore(model.name, lengths);
     this.#coming.arrived(model.name);
@@ -161,6 +163,12 @@ export class DeviceSchedule {
     this.memory.resize(instance, { weight_bytes, working_bytes, kv_bytes_max, kv_bytes_per_token });
     instance.kv_used_bytes = stats.kv_tokens_used * kv_bytes_per_token;
     this.#tryAgain(now_ms);
+  }
+
+  /** The stages of a pipeline begin to change, or do not any more: meanwhile it gives way to nobody. */
+  changesStages(model: string, does: boolean): void {
+    const instance = this.#of(model);
+    if (instance) instance.changes_stages = does;
   }
 
   remove(model: string, now_ms: number): void {
@@ -426,7 +434,7 @@ export class DeviceSchedule {
     return byName.map((instance) => instanceReport(instance, now_ms, this.#settings));
   }
 
-  /** Of the instances without requests, the one that has been so longest. */
+  /** Of the instances that may rest, the one without requests for longest. */
   longestIdle(): string | undefined {
     return longestIdle(this.#device.instances)?.id;
   }
@@ -436,8 +444,10 @@ export class DeviceSchedule {
     return nextToRecycle(this.#device.instances, this.#settings);
   }
 
-  isIdle(model: string): boolean {
-    return this.#of(model)?.live.size === 0;
+  /** Nobody asks for it, and it is as it is to be. */
+  mayRest(model: string): boolean {
+    const instance = this.#of(model);
+    return instance !== undefined && mayRest(instance);
   }
 
   /** For those who place requests on several devices. */

@@ -23,6 +23,8 @@ interface RefactoringSurroundings {
   leaving: LeavingLoads;
   /** Weights are in their places. */
   loaded(load: WeightLoad): void;
+  /** The stages of a model change from now on, or do not any more. */
+  changes(model: string, does: boolean): void;
   /** A model has another layout from now on. @param load as it would be loaded now */
   changed(load: LoadMessage): void;
   send(message: FromCompute): void;
@@ -67,6 +69,7 @@ export class LiveRefactorings {
   begin(message: RefactorMessage, serving: Engine | undefined, beside: LoadBeside): void {
     try {
       this.#live.set(message.load.name, { message, live: this.#open(message, serving, beside) });
+      this.#around.changes(message.load.name, true);
     } catch (error) {
       this.#refuse(message, HpcserveError.from(error));
     }
@@ -108,6 +111,7 @@ export class LiveRefactorings {
       const { report } = live;
       if (!report) continue;
       this.#live.delete(name);
+      this.#around.changes(name, false);
       if (report.outcome.kind === 'refactored') this.#around.changed(message.load);
       this.#around.send({ type: 'refactored', name, id: message.id, report });
     }

@@ -78,6 +78,7 @@ export class ModelLifecycle {
       rows: around.rows,
       leaving: around.leaving,
       loaded: (load) => around.loaded(load),
+      changes: (name, does) => schedule.changesStages(name, does),
       changed: (load) => this.#changed(load),
       send: (message) => around.send(message),
     });
@@ -93,6 +94,7 @@ export class ModelLifecycle {
       ring: around.ring,
       send: (message) => around.send(message),
       beat: () => around.beat(),
+      areChanging: () => this.refactorings.any,
       giveWay: (model) => this.#giveWay(model),
       loaded: (load) => around.loaded(load),
       opened: (model, engine) => this.#opened(model, engine),
@@ -158,7 +160,7 @@ export class ModelLifecycle {
   /** Its requests were taken away: it is suspended, unless others came. */
   leave(name: string, because: string): void {
     const model = this.models.get(name);
-    if (model && this.#schedule.isIdle(name)) this.#suspend(model, 'move', because);
+    if (model && this.#schedule.mayRest(name)) this.#suspend(model, 'move', because);
   }
 
   /**

@@ -21,6 +21,8 @@ export interface LoadSurroundings {
   send(message: FromCompute): void;
   /** Something came on. */
   beat(): void;
+  /** Stages of models change, which give way to nobody before that is over. */
+  areChanging(): boolean;
   /** A model does not fit: whether another gave way to it, so that it may fit now. */
   giveWay(model: WorkerModel): boolean;
   /** Weights are in their places. */
@@ -100,7 +102,7 @@ export class ModelLoads {
     this.#around.send({ type: 'progress', name: model.name, ...nothing });
     const full = error.code === 'E_POOL_FULL';
     if (full && this.#around.giveWay(model)) this.begin(model, beside);
-    else if (full && this.#othersCome()) model.queue(this.#queued++);
+    else if (full && this.#isRoomToCome(model)) model.queue(this.#queued++);
     else this.#around.failed(model, error);
   }
 
@@ -142,6 +144,11 @@ export class ModelLoads {
     };
   }
 
+  /** Requests for a model that is away are told at once: a change of stages may take minutes. */
+  #isRoomToCome({ isAway }: WorkerModel): boolean {
+    return this.#othersCome() || (!isAway && this.#around.areChanging());
+  }
+
   /**
    * Models are about to serve, and cannot give way yet. One that waits for stages on other devices may wait for as long
    * as those like: nobody here waits for it.
@@ -158,6 +165,8 @@ export class ModelLoads {
     let first: WorkerModel | undefined;
     for (const model of this.#models)
       if (model.queued !== undefined && (first === undefined || model.queued < first.queued!)) first = model;
+    // It would find what it found before.
+    if (first && !first.isAway && this.#around.areChanging()) return;
     if (first) this.begin(first, 'idle');
   }
 }

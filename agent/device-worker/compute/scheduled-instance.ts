@@ -65,6 +65,8 @@ export interface ScheduledInstance extends InstanceView {
   /** Of streamed weights: what its iterations take, and for how long all of them waited for weights by now. */
   pace: MeasuredPace | undefined;
   waited_ms: number;
+  /** Its stages change: it is idle all the same, and does not rest before that is over. */
+  changes_stages: boolean;
 }
 
 type Sizes = Pick<InstanceView, 'id' | 'model' | 'weight_bytes' | 'kv_bytes' | 'kv_bytes_per_token'> & {
@@ -135,11 +137,16 @@ export function scheduledRequest(
   };
 }
 
-/** Of the instances without requests, the one that has been so longest. */
+/** Whether it may go for whoever needs its memory: nobody asks for it, and it is as it is to be. */
+export function mayRest({ live, changes_stages }: ScheduledInstance): boolean {
+  return live.size === 0 && !changes_stages;
+}
+
+/** Of the instances that may rest, the one without requests for longest. */
 export function longestIdle(instances: readonly ScheduledInstance[]): ScheduledInstance | undefined {
   let longest: ScheduledInstance | undefined;
   for (const instance of instances) {
-    if (instance.live.size > 0) continue;
+    if (!mayRest(instance)) continue;
     if (!longest || (instance.idle_since_ms ?? 0) < (longest.idle_since_ms ?? 0)) longest = instance;
   }
   return longest;
@@ -152,7 +159,7 @@ export function nextToRecycle(
 ): { model: string; at_ms: number } | undefined {
   let next: { model: string; at_ms: number } | undefined;
   for (const instance of instances) {
-    const at_ms = instance.live.size > 0 ? Number.POSITIVE_INFINITY : recycleAt(instance, settings);
+    const at_ms = mayRest(instance) ? recycleAt(instance, settings) : Number.POSITIVE_INFINITY;
     if (Number.isFinite(at_ms) && at_ms < (next?.at_ms ?? Number.POSITIVE_INFINITY))
       next = { model: instance.model, at_ms };
   }

@@ -134,9 +134,10 @@ class Loads {
   readonly served: string[] = [];
   full = false;
   over = false;
+  changing = false;
   readonly #pool = {
     open: (_options: unknown, { model }: { model: string }) => {
-      if (this.full && model === 'rests') throw new HpcserveError('E_POOL_FULL', { what: 'it is full' });
+      if (this.full && model !== 'other') throw new HpcserveError('E_POOL_FULL', { what: 'it is full' });
       this.opened.push(model);
       return { advance: () => (this.over ? ({ close: () => undefined } as Engine) : undefined) };
     },
@@ -145,6 +146,7 @@ class Loads {
     ring: { signal: new Int32Array(1), meanwhile: () => false, fabrics: undefined, news: () => undefined },
     send: () => undefined,
     beat: () => undefined,
+    areChanging: () => this.changing,
     giveWay: () => false,
     loaded: () => undefined,
     pipelineOpened: () => undefined,
@@ -203,6 +205,21 @@ describe('a model that is suspended', () => {
     device.over = true;
     for (let round = 0; round < 6; round++) device.advance();
     expect(device.served).toEqual(['other', 'rests']);
+  });
+
+  it('is not kept waiting for a change of stages that may take minutes, as one that is new here is', () => {
+    const device = new Loads();
+    device.full = true;
+    device.changing = true;
+    device.load('late');
+    expect(() => device.ask(1)).toThrow('rests: it is full');
+    for (let round = 0; round < 3; round++) device.advance();
+    device.changing = false;
+    device.full = false;
+    device.over = true;
+    for (let round = 0; round < 3; round++) device.advance();
+    expect(device.opened).toEqual(['late']);
+    expect(device.served).toEqual(['late']);
   });
 
   it('waits in the order in which models found no room, whatever the order in which they were loaded', () => {

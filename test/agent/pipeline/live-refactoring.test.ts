@@ -259,6 +259,33 @@ test('a pipeline that rests and has no room to come back keeps its stages, and s
   expect(await ask(pipelines)).toEqual(expected);
 });
 
+test('a pipeline whose stages change rests for nobody before that is over', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = new WorkerPipelines(await eightLayers(), {
+    step_ms_min: 10,
+    model: { kv_tokens: 1024 },
+    configuration: { pool_bytes: 12 * 2 ** 20, sharing: { keep_alive_ms: 300 } },
+  });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  const { coordinator } = pipelines;
+  // It lasts until the other device hears of it.
+  const change = pipelines.begin(uneven, 'b');
+  // Its weights fit beside the pipeline, and not the KV that it needs at least.
+  const other = { model_path: pipelines.model.model_path, context_tokens: 4096, kv_tokens: 4096 };
+  await coordinator.load({ name: 'other', ...other });
+  expect((await deviceReport(coordinator)).resting).toEqual([]);
+  pipelines.tellLate('b');
+  const { report, error } = await pipelines.ended(change, uneven);
+  expect(error).toBeUndefined();
+  expect(report!.outcome, JSON.stringify(report)).toMatchObject({ kind: 'refactored' });
+  await untilItRests(pipelines);
+  expect(await ask(pipelines)).toEqual(expected);
+});
+
 test('where the file of a pipeline that rests is gone, its change ends with that', {
   timeout: 120_000,
 }, async () => {

@@ -54,6 +54,8 @@ export class WorkerPipelines {
   readonly #setup: WorkerSetup;
   layout: PipelineLayout = [];
   #rings = 0;
+  /** To devices that are yet to hear of a change. */
+  readonly #untold = new Map<string, ToWorker>();
 
   constructor(model_path: string, setup: WorkerSetup = {}) {
     this.#setup = setup;
@@ -91,14 +93,26 @@ export class WorkerPipelines {
     );
   }
 
-  /** Tells all devices of the layout. @returns the number of the change */
-  begin(to: PipelineLayout): number {
+  /**
+   * Tells all devices of the layout.
+   * @param late behind the first, those that `tellLate` tells
+   * @returns the number of the change
+   */
+  begin(to: PipelineLayout, late = ''): number {
     const refactoring = this.#rings;
     const models = this.#models(to);
-    for (const [device, model] of models)
-      if (device !== to[0]!.device) this.workers.get(device)!.send({ type: 'prepare', refactoring, model });
+    for (const [device, model] of models) {
+      if (device === to[0]!.device) continue;
+      this.#untold.set(device, { type: 'prepare', refactoring, model });
+      if (!late.includes(device)) this.tellLate(device);
+    }
     this.coordinator.send({ type: 'refactor', refactoring, to, model: models.get(to[0]!.device)! });
     return refactoring;
+  }
+
+  tellLate(device: string): void {
+    this.workers.get(device)!.send(this.#untold.get(device)!);
+    this.#untold.delete(device);
   }
 
   /** What came of it; devices that are in no layout any more unload. */

@@ -117,3 +117,30 @@ it('what a model holds beyond comfort falls lazily as its requests end, only whe
   serveOne(short);
   expect(kvOf(short)).toBe(1.25 * required_bytes);
 });
+
+it('has nobody leave whose stages change, though nobody asks it anything', () => {
+  const bytes = 2 * weight_bytes + 4 * required_bytes;
+  const device = new Scheduled(['away'], { slo: {}, bytes });
+  device.schedule.remove('away', 0);
+  for (const name of ['old', 'young']) {
+    device.comes(name, bytes);
+    device.now_ms += 1000;
+  }
+  const left: string[] = [];
+  const recycle = (model: string): void => {
+    left.push(model);
+    device.schedule.remove(model, device.now_ms);
+  };
+  const { schedule } = device;
+  for (const name of ['old', 'young']) schedule.changesStages(name, true);
+  expect([schedule.longestIdle(), schedule.nextToRecycle(), schedule.mayRest('old')]).toEqual([
+    undefined,
+    undefined,
+    false,
+  ]);
+  expect(ask(device, 'away', 1, recycle)).toMatch(/MiB more than this device can give$/);
+  schedule.changesStages('young', false);
+  expect(schedule.longestIdle()).toBe('young');
+  expect(ask(device, 'away', 1, recycle)).toBe(true);
+  expect(left).toEqual(['young']);
+});
