@@ -4,6 +4,7 @@ import {
   type DeviceView,
   type InstanceView,
   type ModelOnDevice,
+  type RequestView,
   standing_bytes,
 } from '../../../solver/sharing/device-view.ts';
 import { kvDemand } from '../../../solver/sharing/kv-budget.ts';
@@ -21,6 +22,7 @@ export type AwayModel = Pick<
   | 'max_sequences'
   | 'weight_bytes'
   | 'working_bytes'
+  | 'kv_whole'
   | 'kv_bytes_per_token'
   | 'kv_bytes_max'
   | 'tokens_max'
@@ -47,6 +49,8 @@ export class ComingModels {
   readonly #settings: SharingSettings;
   readonly #away = new Map<string, AwayModel>();
   readonly #coming = new Map<string, ComingInstance>();
+  /** On their way with all of their KV: it is set aside, whether it was promised to requests or not. */
+  readonly #whole = new Set<string>();
 
   constructor(device: SharedDevice, memory: DeviceMemory, settings: SharingSettings) {
     this.#device = device;
@@ -87,7 +91,26 @@ export class ComingModels {
 
   /** It serves, or does not come after all: what was set aside for it is free. */
   ended(name: string): void {
-    if (this.#coming.delete(name)) this.#memory.remove(name);
+    const isSetAside = this.#coming.has(name) || this.#whole.has(name);
+    this.#coming.delete(name);
+    this.#whole.delete(name);
+    if (isSetAside) this.#memory.remove(name);
+  }
+
+  /**
+   * A pipeline sets out, which takes all of its KV as it comes: that is set aside before, beside what others' requests
+   * need.
+   * @param liveOf what is alive in an instance, whether it can run now or not
+   * @returns whether there is room for it; for what takes its KV as it needs it, there is
+   */
+  setAsideWhole(name: string, liveOf: (other: InstanceView) => RequestView[]): boolean {
+    const away = this.#away.get(name);
+    if (!away?.kv_whole) return true;
+    // What was promised to its requests is a part of it.
+    this.#memory.remove(name);
+    if (!this.#memory.reserveWhole(name, away, liveOf)) return false;
+    this.#whole.add(name);
+    return true;
   }
 
   /** It serves: it is not away any more. */

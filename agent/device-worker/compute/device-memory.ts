@@ -57,7 +57,8 @@ export class DeviceMemory {
   }
 
   /**
-   * Whether an instance has the KV it needs at least, where others keep only what they need.
+   * Whether an instance has the KV it needs at least, where others keep only what they need. One that takes all of its
+   * KV as it comes needs that.
    * @param liveOf what is alive in another instance, whether it can run now or not
    */
   couldAdd(
@@ -65,7 +66,9 @@ export class DeviceMemory {
     pool_bytes: number,
     liveOf: (other: InstanceView) => RequestView[] = ({ requests }) => requests,
   ): boolean {
-    let bytes = standing_bytes(instance) + kvDemand(instance, this.#settings).required_bytes;
+    const { kv_whole, kv_bytes_max = 0 } = instance;
+    const { required_bytes } = kvDemand(instance, this.#settings);
+    let bytes = standing_bytes(instance) + (kv_whole ? kv_bytes_max : required_bytes);
     for (const held_bytes of this.#held.values()) bytes += held_bytes;
     for (const other of this.#device.instances) {
       const requests = liveOf(other);
@@ -113,6 +116,23 @@ export class DeviceMemory {
     const reserved = this.#budgets?.reserve(model, sizes, kv_bytes) ?? true;
     this.#account();
     return reserved;
+  }
+
+  /**
+   * All that a model takes which comes with all of its KV. Others keep what their requests need.
+   * @param liveOf as for `couldAdd`
+   * @returns false where they need too much of the pool: then nothing is promised to it
+   */
+  reserveWhole(
+    model: string,
+    sizes: StandingSizes & Pick<InstanceView, 'kv_bytes_per_token'> & { kv_bytes_max: number },
+    liveOf: (other: InstanceView) => RequestView[],
+  ): boolean {
+    if (!this.#budgets) return true;
+    const whole = { ...sizes, id: model, model, kv_whole: true, kv_bytes: sizes.kv_bytes_max, requests: [] };
+    if (!this.couldAdd(whole, this.#budgets.pool_bytes, liveOf)) return false;
+    this.#relieve(standing_bytes(sizes) + sizes.kv_bytes_max);
+    return this.reserve(model, sizes, sizes.kv_bytes_max);
   }
 
   /** An instance gives up what it has beyond so many bytes, for a model that comes. */

@@ -1,6 +1,6 @@
 import { admitTo, retryAfter } from '../../../solver/sharing/admission.ts';
 import { attainableSlo } from '../../../solver/sharing/attainable-slo.ts';
-import type { DeviceView, RequestView } from '../../../solver/sharing/device-view.ts';
+import type { DeviceView, InstanceView, RequestView } from '../../../solver/sharing/device-view.ts';
 import { chooseEvictions, decideKvFate, type Eviction } from '../../../solver/sharing/eviction.ts';
 import type { GrowingProfile, KeptProfile } from '../../../solver/sharing/growing-profile.ts';
 import { type Lane, lanesOf } from '../../../solver/sharing/lanes.ts';
@@ -224,6 +224,23 @@ export class DeviceSchedule {
     const admission = this.#coming.admit(model, request, load_ms, now_ms, recycle);
     if (!admission.admit) throw this.#refusal(model, request, admission.because, now_ms);
     this.decisions.note({ kind: 'admit', model, request: id, because: admission.because });
+    return true;
+  }
+
+  /**
+   * A model that is away sets out. One that takes all of its KV as it comes takes none that was promised to what runs:
+   * where there is no room for it, models that may rest go.
+   * @param recycle has one of them leave, at once
+   * @returns whether there is room now
+   */
+  setsOut(model: string, recycle: (model: string) => void): boolean {
+    const liveOf = ({ id }: InstanceView): RequestView[] => [...(this.#of(id)?.live.values() ?? [])];
+    while (!this.#coming.setAsideWhole(model, liveOf)) {
+      const idle = this.longestIdle();
+      if (idle === undefined) return false;
+      recycle(idle);
+      if (this.#of(idle)) return false;
+    }
     return true;
   }
 

@@ -119,7 +119,7 @@ export class ModelLifecycle {
     const model = this.models.get(message.load.name);
     if (!model?.isAway || !model.message.pipeline)
       this.refactorings.begin(message, model?.hosted?.engine, this.beside);
-    else if (this.refactorings.await(message) && model.resume()) this.loads.begin(model, this.beside);
+    else if (this.refactorings.await(message) && model.resume()) this.#setOut(model);
   }
 
   /**
@@ -128,13 +128,24 @@ export class ModelLifecycle {
    */
   resume(model: WorkerModel, submission: Submission): void {
     const now_ms = monotonic_ms();
-    const admitted = this.#schedule.admitAway(submission, this.loadTime_ms(model.name), now_ms, (name) => {
-      const because = `nobody asks for it, and ${model.name} needs its room`;
-      this.#suspend(this.models.get(name)!, 'rest', because);
-    });
+    const admitted = this.#schedule.admitAway(submission, this.loadTime_ms(model.name), now_ms, (name) =>
+      this.#restFor(model, name),
+    );
     // What it was promised holds when the model is there: it is not judged once more.
     const asked = admitted ? { ...submission, certain: true } : submission;
-    if (model.resume(asked)) this.loads.begin(model, this.beside);
+    if (model.resume(asked)) this.#setOut(model);
+  }
+
+  /** A model comes back, where there is room for what it takes at once. */
+  #setOut(model: WorkerModel): void {
+    if (this.#schedule.setsOut(model.name, (name) => this.#restFor(model, name)))
+      this.loads.begin(model, this.beside);
+    else this.#notLoaded(model, noRoomFor(model));
+  }
+
+  #restFor(model: WorkerModel, idle: string): void {
+    const because = `nobody asks for it, and ${model.name} needs its room`;
+    this.#suspend(this.models.get(idle)!, 'rest', because);
   }
 
   /** The client of a request is gone, which may have waited for its model. */
@@ -314,11 +325,7 @@ export class ModelLifecycle {
     const fits = (): boolean => this.#schedule.couldAdd(scheduled, stats, this.#pool().memory.bytes);
     while (!fits() && this.#giveWay(model));
     // One that was suspended can stay so; a model that is new here shares what there is.
-    if (model.isAway && !fits())
-      throw new HpcserveError('E_POOL_FULL', {
-        what: `the model ${model.name} has no room for its KV now`,
-        because: 'requests of other models hold the rest of the memory pool',
-      });
+    if (model.isAway && !fits()) throw noRoomFor(model);
     return scheduled;
   }
 
@@ -373,4 +380,11 @@ export class ModelLifecycle {
     if (learned)
       this.#around.send({ type: 'profile', name, ...learned, too_slow: this.#schedule.isTooSlow(name) });
   }
+}
+
+function noRoomFor({ name }: WorkerModel): HpcserveError {
+  return new HpcserveError('E_POOL_FULL', {
+    what: `the model ${name} has no room for its KV now`,
+    because: 'requests of other models hold the rest of the memory pool',
+  });
 }

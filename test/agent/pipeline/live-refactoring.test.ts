@@ -259,6 +259,40 @@ test('a pipeline that rests and has no room to come back keeps its stages, and s
   expect(await ask(pipelines)).toEqual(expected);
 });
 
+test('a pipeline that comes back takes no KV that was promised to what runs beside it', {
+  timeout: 120_000,
+}, async () => {
+  const pipelines = new WorkerPipelines(await eightLayers(), {
+    step_ms_min: 10,
+    configuration: { pool_bytes: 16 * 2 ** 20 },
+  });
+  open.push(pipelines);
+  await pipelines.start('ab');
+  await pipelines.open(two);
+  const expected = await ask(pipelines);
+  const { coordinator } = pipelines;
+  const { model_path } = pipelines.model;
+  await coordinator.load({ name: 'other', model_path, context_tokens: 1024, kv_tokens: 1024 });
+  expect((await deviceReport(coordinator)).resting).toEqual(['m']);
+  const order = { model: 'other', prompt: 'A long answer', max_tokens: 800, ignore_eos: true };
+  const answer = coordinator.post('/v1/completions', order);
+  await coordinator.report('other', ({ running }) => running === 1);
+  const loads = (): number =>
+    coordinator.lines.filter(({ msg, name }) => msg === 'weights are there' && name === 'm').length;
+  const before = loads();
+  // As yet the pool has room for all of it: the answer has taken little of what it needs.
+  const { status, text } = await coordinator.post('/v1/completions', { model: 'm', ...requests[0] });
+  expect(status, text).toBe(503);
+  expect(JSON.parse(text).error.code).toBe('E_POOL_FULL');
+  // It did not take it for a moment, either.
+  expect(loads()).toBe(before);
+  const { status: own, text: answered } = await answer;
+  expect(own, answered).toBe(200);
+  expect(JSON.parse(answered).usage.completion_tokens).toBe(800);
+  expect((await deviceReport(coordinator)).scheduler.evicted).toBe(0);
+  expect(await ask(pipelines)).toEqual(expected);
+});
+
 test('a pipeline whose stages change rests for nobody before that is over', {
   timeout: 120_000,
 }, async () => {

@@ -1,7 +1,7 @@
 /** Requests for models without an instance: who is let in, and what is set aside for them until the model is there. */
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { HpcserveError } from '../../../../spec/errors/error.ts';
-import { decodes, kv_bytes_per_token, Scheduled } from './support.ts';
+import { decodes, kv_bytes_per_token, Scheduled, ToldEngine } from './support.ts';
 
 const none = (model: string): void => expect.unreachable(`${model} was to leave`);
 
@@ -143,4 +143,64 @@ it('has nobody leave whose stages change, though nobody asks it anything', () =>
   expect(schedule.longestIdle()).toBe('young');
   expect(ask(device, 'away', 1, recycle)).toBe(true);
   expect(left).toEqual(['young']);
+});
+
+describe('a pipeline, which takes all of its KV as it comes', () => {
+  /** Of a told engine. */
+  const whole_bytes = 1024 * kv_bytes_per_token;
+
+  /** It is away, and another model computes for a request that needs so many bytes at least. */
+  function beside(bytes: number): Scheduled {
+    const device = new Scheduled([], { bytes });
+    const cut = new ToldEngine();
+    cut.stages = [];
+    device.engines.set('cut', cut);
+    device.comes('cut', bytes);
+    device.schedule.remove('cut', 0);
+    device.comes('busy', bytes);
+    device.ask('busy', 1, decodes(1, 1));
+    return device;
+  }
+
+  const kvOf = ({ schedule }: Scheduled, name: string): number =>
+    schedule.view(0, () => 0).instances.find(({ model }) => model === name)!.kv_bytes;
+
+  it('does not set out where requests of others need a part of it', () => {
+    const device = beside(2 * weight_bytes + whole_bytes + required_bytes - 1);
+    const before_bytes = kvOf(device, 'busy');
+    expect(device.schedule.setsOut('cut', none)).toBe(false);
+    expect(kvOf(device, 'busy')).toBe(before_bytes);
+    device.schedule.keepAway('cut', device.now_ms);
+    expect(budget(device)).toBe(weight_bytes + before_bytes);
+  });
+
+  it('has all of it set aside where these keep what they need, and no more, until it is there', () => {
+    const device = beside(2 * weight_bytes + whole_bytes + required_bytes);
+    expect(device.schedule.setsOut('cut', none)).toBe(true);
+    expect(kvOf(device, 'busy')).toBe(required_bytes);
+    expect(budget(device)).toBe(2 * weight_bytes + whole_bytes + required_bytes);
+    device.comes('cut');
+    expect([kvOf(device, 'cut'), kvOf(device, 'busy')]).toEqual([whole_bytes, required_bytes]);
+    expect(budget(device)).toBe(2 * weight_bytes + whole_bytes + required_bytes);
+  });
+
+  it('what was set aside is free again where it does not come', () => {
+    const device = beside(2 * weight_bytes + whole_bytes + required_bytes);
+    expect(device.schedule.setsOut('cut', none)).toBe(true);
+    device.schedule.keepAway('cut', device.now_ms);
+    expect(budget(device)).toBe(weight_bytes + required_bytes);
+  });
+
+  it('has idle neighbours leave for it', () => {
+    const device = beside(2 * weight_bytes + whole_bytes + required_bytes + 1000);
+    device.now_ms = 1000;
+    device.comes('idle', 0);
+    const left: string[] = [];
+    const recycle = (model: string): void => {
+      left.push(model);
+      device.schedule.remove(model, device.now_ms);
+    };
+    expect(device.schedule.setsOut('cut', recycle)).toBe(true);
+    expect(left).toEqual(['idle']);
+  });
 });

@@ -8,6 +8,7 @@ import { DecisionLog } from '../../../../agent/device-worker/compute/decision-lo
 import { DeviceMemory } from '../../../../agent/device-worker/compute/device-memory.ts';
 import type { KvHolder } from '../../../../agent/device-worker/compute/kv-budgets.ts';
 import type { DeviceView, InstanceView } from '../../../../solver/sharing/device-view.ts';
+import { kvDemand } from '../../../../solver/sharing/kv-budget.ts';
 import { decoding, device, exact, instance } from '../../../solver/sharing/support.ts';
 
 const pool_bytes = 100_000;
@@ -65,6 +66,7 @@ const step = fc.oneof(
   fc.record({ do: fc.constant('end' as const), model, share: fc.double({ min: 0, max: 1, noNaN: true }) }),
   fc.record({ do: fc.constant('work' as const), model, bytes: fc.nat({ max: 10_000 }) }),
   fc.record({ do: fc.constant('rescue' as const), model }),
+  fc.record({ do: fc.constant('whole' as const), model, kv_bytes: fc.nat({ max: 80_000 }) }),
   fc.record({ do: fc.constant('move' as const), model, to: model, bytes: fc.nat({ max: 10_000 }) }),
 );
 type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
@@ -82,6 +84,9 @@ class Pressed {
   fell = 0;
   rose = 0;
   denied = 0;
+  /** Pipelines that had room beside what others' requests need, and those that had none. */
+  whole = 0;
+  refused = 0;
   #requests = 0;
 
   do(step: Step): void {
@@ -122,6 +127,9 @@ class Pressed {
       case 'rescue':
         this.memory.rescue(own, own.requests);
         break;
+      case 'whole':
+        this.#whole(step.kv_bytes);
+        break;
       case 'move': {
         const to = this.hosted.get(step.to);
         if (!to || to === one) break;
@@ -146,6 +154,21 @@ class Pressed {
     this.hosted.set(at, { instance: own, kv });
   }
 
+  /** A pipeline is on its way back, and does not come after all. */
+  #whole(kv_bytes: number): void {
+    const needs = ({ instance: own }: Hosted): number =>
+      own.requests.length === 0
+        ? 0
+        : Math.min(own.kv_bytes, kvDemand({ ...own, requests: own.requests }, settings).required_bytes);
+    const needed = [...this.hosted.values()].map((one) => ({ one, bytes: needs(one) }));
+    const sizes = { weight_bytes: 1000, kv_bytes_per_token: 1, kv_bytes_max: kv_bytes };
+    if (this.memory.reserveWhole('cut', sizes, ({ requests }) => requests)) this.whole++;
+    else this.refused++;
+    for (const { one, bytes } of needed) expect(one.instance.kv_bytes).toBeGreaterThanOrEqual(bytes);
+    this.check();
+    this.memory.remove('cut');
+  }
+
   check(): void {
     const all = [...this.hosted.values()];
     if (all.length === 0) return;
@@ -160,7 +183,7 @@ class Pressed {
 }
 
 it('never exceeds the pool, by promises, by books, and by what engines have, in every interleaving', () => {
-  const seen = { fell: 0, rose: 0, denied: 0 };
+  const seen = { fell: 0, rose: 0, denied: 0, whole: 0, refused: 0 };
   fc.assert(
     fc.property(fc.array(step, { minLength: 20, maxLength: 120 }), (steps) => {
       const pressed = new Pressed();
@@ -176,9 +199,11 @@ it('never exceeds the pool, by promises, by books, and by what engines have, in 
       seen.fell += pressed.fell;
       seen.rose += pressed.rose;
       seen.denied += pressed.denied;
+      seen.whole += pressed.whole;
+      seen.refused += pressed.refused;
     }),
     { numRuns: 2000 },
   );
   // The pressure was there.
-  expect(Math.min(seen.fell, seen.rose, seen.denied), JSON.stringify(seen)).toBeGreaterThan(20);
+  expect(Math.min(...Object.values(seen)), JSON.stringify(seen)).toBeGreaterThan(20);
 });
