@@ -10,7 +10,6 @@ import { ContentHashCache } from '../memory/content-hashes.ts';
 import { learnContents } from '../memory/learn-contents.ts';
 import { SharedTensors } from '../memory/peers/shared-tensors.ts';
 import type { ManifestModel } from '../memory/pool-manifest.ts';
-import { toldWeights } from '../streaming/told-weights.ts';
 import { ComputeThread } from './compute/compute-thread.ts';
 import type { KvAsk, KvTold } from './compute/kv-messages.ts';
 import type { FromCompute, ScheduleReport, Submission, ToCompute, TokenOutput } from './compute/messages.ts';
@@ -400,9 +399,12 @@ export class Models {
         this.kernels_left_out = message.errors;
         this.#tell(message);
         return;
-      case 'stage':
-        this.#spokenOf(message.name)?.computes(message.refactoring);
+      case 'stage': {
+        const model = this.#spokenOf(message.name);
+        model?.computes(message.refactoring, message.stats);
+        if (model?.state === 'serving') this.#tell(model.told);
         return;
+      }
       case 'pool_cut':
       case 'frames':
       case 'weights_loaded':
@@ -460,14 +462,7 @@ export class Models {
         void this.#learn(model);
         if (model.state !== 'loading') return;
         model.state = 'serving';
-        this.#tell({
-          type: 'model',
-          name: message.name,
-          state: 'serving',
-          precision: message.info.file_type,
-          layouts: message.stats.layouts,
-          streamed: toldWeights(message.stats),
-        });
+        this.#tell(model.told);
         return;
       case 'load_failed': {
         const error = HpcserveError.fromJSON(message.error);

@@ -13,7 +13,7 @@ import { classifyTokens, type Utf8Tokens } from '../text/sampling/utf8-constrain
 import { type ToolFormat, toolFormatOf } from '../text/tools/tool-format.ts';
 import { CachedPieces } from '../text/vocabulary.ts';
 import type { KvShapeOfModel, KvShapeOfStage } from './compute/kv-messages.ts';
-import type { NativeModel } from './messages.ts';
+import type { FromWorker, NativeModel } from './messages.ts';
 
 /** What turns text into tokens and back for one model; opened before its weights are loaded. */
 export interface ModelText {
@@ -77,10 +77,29 @@ export class ServedModel {
     ]);
   }
 
-  /** The stage that this change has brought is computed from now on; undefined: the one before any. */
-  computes(refactoring: number | undefined): void {
+  /**
+   * The stage that this change has brought is computed from now on; undefined: the one before any.
+   * @param stats of that stage
+   */
+  computes(refactoring: number | undefined, stats: EngineStats): void {
     this.config = this.#layouts.get(refactoring) ?? this.config;
     this.#layout = refactoring;
+    this.stats = stats;
+  }
+
+  /** What its agent is told of it in the state that it is in. */
+  get told(): FromWorker & { type: 'model' } {
+    const told: FromWorker & { type: 'model' } = {
+      type: 'model',
+      name: this.config.name,
+      state: this.state,
+    };
+    if (this.info) told.precision = this.info.file_type;
+    if (this.stats) {
+      told.layouts = this.stats.layouts;
+      told.streamed = toldWeights(this.stats);
+    }
+    return told;
   }
 
   /** Longest sequence, prompt and answer, in tokens. */

@@ -29,6 +29,8 @@ interface HostedStage {
   loading: StageLoad | undefined;
   /** That of a layout to come, on its way, or why it does not come. */
   coming: StageLoad | undefined;
+  /** As it was loaded, or prepared, last; absent: it was not yet. */
+  options: PipelineLoad['options'] | undefined;
   /** What the books of the device count for it. */
   booked_bytes: number;
   /** The change of the stage that was told of last; undefined: it was there before any. */
@@ -160,8 +162,9 @@ export class HostedStages {
 
   #new(name: string): HostedStage {
     const nothing = { kv: undefined, held: undefined, loading: undefined, coming: undefined };
+    const options = undefined;
     const untold = { booked_bytes: 0, refactoring_told: undefined };
-    const hosted: HostedStage = { name, ...nothing, ...untold };
+    const hosted: HostedStage = { name, ...nothing, options, ...untold };
     this.#stages.set(name, hosted);
     return hosted;
   }
@@ -195,6 +198,7 @@ export class HostedStages {
     const { message, port, refactoring } = load;
     const { pipeline, options } = message;
     hosted[slotOf(load)] = undefined;
+    hosted.options = options;
     const isFirst = hosted.held === undefined;
     const range = { begin: pipeline.begin, end: pipeline.end };
     const told = toldFacts(file, options, pipeline);
@@ -225,11 +229,12 @@ export class HostedStages {
   }
 
   #tellChange(hosted: HostedStage): void {
-    const { name, held } = hosted;
+    const { name, held, options } = hosted;
+    const stage = held?.serving?.stage;
     const refactoring = held?.refactoring;
-    if (refactoring === hosted.refactoring_told) return;
+    if (!stage || !options || refactoring === hosted.refactoring_told) return;
     hosted.refactoring_told = refactoring;
-    this.#around.send({ type: 'stage', name, refactoring });
+    this.#around.send({ type: 'stage', name, refactoring, stats: statsOf(stage, options) });
   }
 
   /** @throws HpcserveError E_DEVICE_FAILED: no model of the device goes on */

@@ -221,8 +221,11 @@ export type FromCompute =
   /** Of frames between the stages of a pipeline. */
   | { type: 'frames'; news: WayNews }
   | { type: 'unloaded'; name: string }
-  /** Of its stages of a pipeline the device computes another one: that of this change, or the one before any. */
-  | { type: 'stage'; name: string; refactoring: number | undefined }
+  /**
+   * Of its stages of a pipeline the device computes another one: that of this change, or the one before any. `stats`
+   * are those of that stage.
+   */
+  | { type: 'stage'; name: string; refactoring: number | undefined; stats: EngineStats }
   /** A change of layout has ended, or cannot begin. */
   | {
       type: 'refactored';

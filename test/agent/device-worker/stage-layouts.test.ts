@@ -81,6 +81,7 @@ test('a device has the stage that it computes, and not one that was prepared and
   b.models.unprepare(2, 'm');
   await b.models.report();
   expect(b.range).toEqual(rangeOf(before));
+  const before_bytes = b.models.all[0]!.stats?.weight_bytes;
   b.models.prepare(3, modelOf(after, 1, 3));
   a.models.refactor(3, after, modelOf(after, 0, 3));
   await a.until(({ type }) => type === 'refactored', 'the change to end');
@@ -88,6 +89,14 @@ test('a device has the stage that it computes, and not one that was prepared and
     report: { outcome: { kind: 'refactored' } },
   });
   await expect.poll(() => b.range, { timeout: 15_000 }).toEqual(rangeOf(after));
+  // What it says of its weights is of that stage, too: six layers of them in place of four.
+  const { stats } = b.models.all[0]!;
+  expect(stats!.weight_bytes).toBeGreaterThan(1.2 * before_bytes!);
+  const served = b.told.filter((message) => message.type === 'model' && message.state === 'serving');
+  expect(served.at(-1)).toMatchObject({ layouts: stats!.layouts });
+  expect(served.at(-1)).not.toMatchObject({
+    layouts: served[0] && 'layouts' in served[0] && served[0].layouts,
+  });
   // It is told late of a change that has come.
   b.models.unprepare(3, 'm');
   await b.models.report();
