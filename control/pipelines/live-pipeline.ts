@@ -7,7 +7,7 @@ import { activationSize_bytes, fitActivations } from '../../solver/partition/act
 import { stagesOnKind } from '../../solver/placement/kind-stages.ts';
 import { shapeOf } from '../../solver/placement/model-facts.ts';
 import { load_bytes_per_s } from '../../solver/placement/stage-plan.ts';
-import { chunkOf_tokens, concurrencyOf } from '../../spec/launch.ts';
+import { chunkOf_tokens, concurrencyOf, type UnitSpec } from '../../spec/launch.ts';
 import { type ModelSpec, stageBounds, stageCounts } from '../../spec/model-yaml.ts';
 import { assumedWorkload, type PlacementQuestion } from '../../spec/plan.ts';
 import { kindStagesOf, measuredOf } from './change-pipeline.ts';
@@ -37,11 +37,12 @@ export function livePipeline(
   const of = kindStagesOf(pipeline, question);
   if (!of) return undefined;
   const stages = pipeline.stages.length;
-  const { input_tokens, output_tokens } = of.model.workload ?? assumedWorkload;
+  const workload = of.model.workload ?? assumedWorkload;
+  const { input_tokens, output_tokens } = workload;
   const chunk_tokens = chunkOf_tokens(pipeline.unit);
   const chunks = Math.ceil(input_tokens / chunk_tokens);
   const passes_per_request = Math.max(1, output_tokens) + chunks;
-  const batch_max = concurrencyOf(pipeline.unit);
+  const batch_max = sequencesAtOnce(pipeline.unit, workload);
   const width = shapeOf(of.model)?.n_embd ?? 0;
   const hopOf_s = (rows: number): number =>
     hop_s + activationSize_bytes(hidden_bytes * width, hidden_states, rows) / hop_bytes_per_s;
@@ -83,4 +84,13 @@ export function livePipeline(
   if (better?.feasible)
     live.uneven = better.cuts.some(({ begin }, index) => begin !== pipeline.stages[index]!.begin);
   return live;
+}
+
+/**
+ * b: as many sequences as a batch takes, and as its keys and values hold at the lengths that the model is asked with.
+ * What it holds is the same however it is cut: a stage has that of its own layers, for all tokens.
+ */
+function sequencesAtOnce(unit: UnitSpec, { input_tokens, output_tokens }: typeof assumedWorkload): number {
+  const length = Math.min(unit.context_tokens, input_tokens + output_tokens);
+  return Math.max(1, Math.min(concurrencyOf(unit), Math.floor(unit.kv_tokens / length)));
 }

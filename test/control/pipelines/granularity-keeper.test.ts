@@ -14,6 +14,7 @@ import { planNow } from '../../../control/plan/plan-now.ts';
 import type { LaunchObservation, Observation } from '../../../control/reconcile/observe.ts';
 import type { DeploymentState } from '../../../control/state/deployment-state.ts';
 import { synthPresets } from '../../../native/synth/presets.ts';
+import { passRate_per_s } from '../../../solver/granularity/granularity.ts';
 import type { AgentState } from '../../../spec/agent-state.ts';
 import { PipelinePlace, pipelineModels } from './support.ts';
 
@@ -145,6 +146,25 @@ describe('a pipeline that may have 2 to 4 stages', () => {
     for (const { stages, hops_s } of live.granularities)
       expect(hops_s).toBeCloseTo((stages * (4 * hop_s(4 / stages) + hop_s(200))) / 5, 9);
     expect(live.granularities.map(({ stages }) => stages)).toEqual([2, 4]);
+  });
+
+  it('has as many sequences at once as its keys and values hold at the lengths that it is asked with', async () => {
+    const state = await world.deployed();
+    const [pipeline] = heldPipelines(state, world.seen(state));
+    const question = await pipelineQuestion(world.operations, state);
+    const of = (kv_tokens: number): ReturnType<typeof livePipeline> => {
+      const unit = { ...pipeline!.unit, kv_tokens };
+      return livePipeline({ ...pipeline!, unit }, state.spec.models[0]!, question);
+    };
+    const placesOf = (kv_tokens: number): number[] =>
+      of(kv_tokens)!.granularities.map(({ batch_max }) => batch_max);
+    // 204 tokens each; a batch takes four.
+    expect(placesOf(4 * 204)).toEqual([4, 4]);
+    expect(placesOf(4 * 204 - 1)).toEqual([3, 3]);
+    expect(placesOf(256)).toEqual([1, 1]);
+    // A stage of half the layers has keys and values for as many tokens: fewer places are slower in any cut.
+    const rates = [of(4 * 204), of(2 * 204)].map((live) => live!.granularities.map(passRate_per_s));
+    for (const [index, rate] of rates[1]!.entries()) expect(rate).toBeLessThan(rates[0]![index]!);
   });
 
   it('starts a stage on a device that no other model is on, though that comes later', async () => {
