@@ -33,7 +33,7 @@ export const poolReportSchema = z.object({
   regions: z.int().min(0),
   /** Bytes of the pool that have memory behind them: others were never written. */
   resident_bytes: bytes,
-  /** PSS of the worker without the pool: programs, libraries, and what backends allocate for themselves. */
+  /** PSS of the worker without the pool and the page cache: programs, and what backends allocate for themselves. */
   outside_pool_bytes: bytes,
   /** Models that are loaded. */
   models: z.array(pooledModelSchema),

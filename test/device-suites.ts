@@ -25,6 +25,7 @@ export const deviceSuites: Readonly<Record<string, string>> = {
   'test/agent/streaming/': 'weights that stay in host memory, whole models and mixtures',
   'test/agent/device-worker/streamed.test.ts': 'a worker whose models are streamed',
   'test/agent/memory/load/past-cache.test.ts': 'loads past the page cache',
+  'test/agent/memory/load/tensor-loader.test.ts': 'files that are read through a mapping',
   'test/agent/memory/load/unit-loader.test.ts': 'what of a load the thread takes that computes',
   'test/agent/memory/pooled-contents.test.ts': 'tensors of the pool for peers',
   'test/agent/device-worker/compute-loop.test.ts': 'stages that come, load beside others, and are given up',

@@ -155,6 +155,7 @@ export class StreamedModels {
       threads: copy_threads,
       // Every round needs them again: they are to stay in host memory.
       past_cache: () => false,
+      stays_mapped: true,
     });
     const left_bytes =
       beside_bytes === undefined ? share.resident_bytes : pool.memory.bytes - beside_bytes - ring_bytes;

@@ -116,20 +116,26 @@ export class StreamingArena {
   turnTo(stream: RingUser): void {
     this.checkUsable();
     if (this.#streaming === stream) return;
-    this.rest();
+    this.#stop();
     // What that one had begun may hang.
     this.checkUsable();
     this.#streaming = stream;
     stream.start();
   }
 
-  /** A model is closed. */
+  /** A model is closed: files of the others are mapped again as they are read. */
   leave(stream: RingUser): void {
-    if (this.#streaming === stream) this.rest();
+    if (this.#streaming === stream) this.#stop();
+    this.loader.unmapFiles();
   }
 
-  /** Nothing is brought any more until a model asks. */
+  /** Nothing is brought any more until a model asks, and no file is in use. */
   rest(): void {
+    this.#stop();
+    this.loader.unmapFiles();
+  }
+
+  #stop(): void {
     this.#streaming?.stop();
     this.#streaming = undefined;
   }

@@ -6,7 +6,7 @@
 import { statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
-import { NativeEngine } from '../../agent/engine/native-engine.ts';
+import type { NativeEngine } from '../../agent/engine/native-engine.ts';
 import { DevicePool } from '../../agent/memory/device-pool.ts';
 import { TensorLoader } from '../../agent/memory/load/tensor-loader.ts';
 import { type OpenedProducts, openHybridProducts } from '../../agent/streaming/hybrid-opening.ts';
@@ -18,7 +18,7 @@ import type { EngineOptions } from '../../spec/engine-contract.ts';
 import { backendOf, deviceOptions, deviceRows, useLibraries } from '../device.ts';
 import type { Bench, BenchOptions, BenchResult } from '../result.ts';
 import { coldStarts } from './cold-start.ts';
-import { copyRound_ms } from './copy-alone.ts';
+import { decodeSteps, mb } from './decode-steps.ts';
 import { kernelAlone } from './kernel-alone.ts';
 import { streamedModels } from './models.ts';
 import { median, request } from './requests.ts';
@@ -34,7 +34,6 @@ const device_threads_max = 8;
 /** Sequences that decode together: arithmetic takes longer than copies, and copies longer. */
 const batches = [16, 1] as const;
 const sequences_max = Math.max(...batches);
-const pairs = 12;
 /** Few, so that copies count. */
 const prompt_tokens = 16;
 
@@ -63,7 +62,7 @@ async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
     pool_bytes: arena_bytes + scratch_bytes,
     threads: copy_threads,
   });
-  const loader = new TensorLoader(pool.backend, pool.memory, { threads: copy_threads });
+  const loader = new TensorLoader(pool.backend, pool.memory, { threads: copy_threads, stays_mapped: true });
   const arena = new StreamingArena(pool, loader, {
     ring_bytes: arena_bytes,
     resident_bytes: 0,
@@ -72,7 +71,7 @@ async function run({ log, args }: BenchOptions): Promise<BenchResult[]> {
   try {
     log(`an arena of ${mb(arena_bytes)} MB for models of ${mb(file_bytes)} MB`);
     const options = engineOptions(path, compute_threads);
-    const steps = batches.flatMap((decoding) => throughput(options, arena, decoding, log));
+    const steps = batches.flatMap((decoding) => decodeSteps(options, arena, decoding, log));
     const switched = paths.length > 1 ? [switches(options, paths, arena, log)] : [];
     const cold = await coldStarts({ path, file_bytes, options, threads }, arena, log);
     const products = (meter: StreamMeter): OpenedProducts | undefined =>
@@ -98,69 +97,6 @@ function engineOptions(model_path: string, threads: number): EngineOptions {
     batch_invariant: false,
     kernels: 'ggml',
   };
-}
-
-/** Steps of sequences that decode, resident and streamed in turns, with copies alone between them. */
-function throughput(
-  options: EngineOptions,
-  arena: StreamingArena,
-  decoding: number,
-  log: (line: string) => void,
-): BenchResult[] {
-  const resident = new NativeEngine(options, arena.backend);
-  const { engine, executor } = openStreamingEngine(options, arena);
-  const told: number[][] = [[], []];
-  for (const one of [resident, engine])
-    for (let id = 0; id < decoding; id++) one.add(request(id, 8 + id, 900));
-  const step = (one: NativeEngine, tokens: number[]): number => {
-    const began_ms = performance.now();
-    for (const { id, token } of one.step().outputs) if (token) tokens.push(id, token.token);
-    return performance.now() - began_ms;
-  };
-  for (let warm = 0; warm < 4; warm++) {
-    step(resident, told[0]!);
-    step(engine, told[1]!);
-  }
-  const times = { compute: [] as number[], copy: [] as number[], streamed: [] as number[] };
-  for (let pair = 0; pair < pairs; pair++) {
-    times.compute.push(step(resident, told[0]!));
-    times.streamed.push(step(engine, told[1]!));
-    times.copy.push(copyRound_ms(executor.stream, arena));
-  }
-  const { link, waited_ms, streamed_bytes } = executor.statistics;
-  log(
-    `streamed ${mb(streamed_bytes)} MB, waited ${waited_ms.toFixed(0)} ms for them, ${link ? mb(link.bytes_per_s) : '?'} MB/s a thread`,
-  );
-  const [compute_ms, copy_ms, streamed_ms] = [times.compute, times.copy, times.streamed].map(median);
-  log(
-    `medians of ${pairs}: arithmetic alone ${compute_ms!.toFixed(1)} ms, copies alone ${copy_ms!.toFixed(1)} ms, streamed ${streamed_ms!.toFixed(1)} ms`,
-  );
-  const floor_ms = Math.max(compute_ms!, copy_ms!);
-  resident.close();
-  engine.close();
-  const wrong = told[0]!.filter((value, index) => value !== told[1]![index]).length;
-  return [
-    {
-      what: `tokens of ${decoding} that decode which differ from those of the resident model, of ${told[0]!.length / 2}`,
-      unit: 'tokens',
-      ours: wrong,
-      peer: '',
-      theirs: null,
-      ratio: null,
-      bar: '0',
-      holds: wrong === 0 && told[0]!.length === told[1]!.length,
-    },
-    {
-      what: `decode step of ${decoding}, model four times the arena; ${arena.copy_threads} ${arena.copy_threads === 1 ? 'thread copies' : 'threads copy'}, who computes helps while it waits`,
-      unit: 'ms',
-      ours: streamed_ms!,
-      peer: copy_ms! > compute_ms! ? 'copies alone' : 'arithmetic alone',
-      theirs: floor_ms,
-      ratio: floor_ms / streamed_ms!,
-      bar: 'ratio ≥ 0.85',
-      holds: floor_ms / streamed_ms! >= 0.85,
-    },
-  ];
 }
 
 /** The first token of a prompt, of a model that streamed before it and of one that did not. */
@@ -200,8 +136,4 @@ function switches(
     bar: '≤ 1.2 times as long',
     holds: switched_ms <= 1.2 * same_ms,
   };
-}
-
-function mb(bytes: number): string {
-  return (bytes / 1e6).toFixed(0);
 }

@@ -13,13 +13,45 @@ export interface FileAccess {
   mapped?: boolean;
   /** The rest past the page cache, where the filesystem allows it. */
   direct?: boolean;
+  /** Of an earlier load; serves again where it is of the same version of the file. */
+  kept?: FileMapping | undefined;
+}
+
+/**
+ * A whole model file mapped for reading, for as long as anybody holds it. Whoever reads it holds a lease, too: see
+ * `takeLease`. The file it was made of is the same as long as its version is: a mapping keeps the inode.
+ */
+export class FileMapping {
+  readonly file: FileVersion;
+  readonly address: Pointer;
+  #holders = 1;
+
+  private constructor(file: FileVersion, address: Pointer) {
+    this.file = file;
+    this.address = address;
+  }
+
+  /** @returns undefined where the filesystem or the limits of the process do not allow it */
+  static make(descriptor: number, file: FileVersion): FileMapping | undefined {
+    const address = mapFile(descriptor, 0, Number(file.size_bytes));
+    return address === undefined ? undefined : new FileMapping(file, address);
+  }
+
+  hold(): this {
+    this.#holders++;
+    return this;
+  }
+
+  release(): void {
+    if (--this.#holders === 0) unmap(this.address, Number(this.file.size_bytes));
+  }
 }
 
 /** A model file that is open for a load: its descriptor, and its mapping where that is safe to read. */
 export class OpenModelFile {
   readonly descriptor: number;
-  /** Address of the whole file; undefined: it is read by pread alone. */
-  readonly mapping: Pointer | undefined;
+  /** Of the whole file, held until it is closed; undefined: it is read by pread alone. */
+  readonly mapping: FileMapping | undefined;
   /** Bytes past the page cache; absent: they were not asked for, or the filesystem refused. */
   readonly direct: DirectSource | undefined;
   /** Why it did. */
@@ -28,20 +60,21 @@ export class OpenModelFile {
   readonly #leased: boolean;
 
   /** @throws HpcserveError E_POOL_LOAD */
-  constructor(file: FileVersion, { mapped = false, direct: past_cache = false }: FileAccess = {}) {
+  constructor(file: FileVersion, { mapped = false, direct: past_cache = false, kept }: FileAccess = {}) {
     this.#file = file;
     this.descriptor = openModel(file.path);
     this.#leased = mapped && takeLease(this.descriptor);
     try {
       this.check();
-      if (this.#leased) this.mapping = mapFile(this.descriptor, 0, Number(file.size_bytes));
+      const again = kept && versionChanges(kept.file, file).length === 0;
+      if (this.#leased) this.mapping = again ? kept.hold() : FileMapping.make(this.descriptor, file);
       if (!past_cache) return;
       const direct = openDirect(this.descriptor);
       if (typeof direct === 'string') this.direct_refused = direct;
       else {
         this.direct = { descriptor: direct };
         // What is in the cache is taken from there, and the kernel is not to bring what follows it.
-        if (this.mapping !== undefined) adviseRandom(this.mapping, Number(file.size_bytes));
+        if (this.mapping !== undefined) adviseRandom(this.mapping.address, Number(file.size_bytes));
       }
     } catch (error) {
       this.close();
@@ -64,7 +97,7 @@ export class OpenModelFile {
 
   /** Only once nobody reads from it. */
   close(): void {
-    if (this.mapping !== undefined) unmap(this.mapping, Number(this.#file.size_bytes));
+    this.mapping?.release();
     if (this.#leased) releaseLease(this.descriptor);
     if (this.direct) closeSync(this.direct.descriptor);
     closeSync(this.descriptor);

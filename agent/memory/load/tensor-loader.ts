@@ -11,7 +11,7 @@ import type { FileVersion } from '../file-version.ts';
 import { PeerShare } from '../peers/peer-share.ts';
 import type { residentRanges } from '../peers/shared-tensors.ts';
 import { LoadCounters, type LoadWork } from './load-work.ts';
-import { type FileAccess, OpenModelFile } from './open-model-file.ts';
+import { type FileAccess, type FileMapping, OpenModelFile } from './open-model-file.ts';
 import { cutIntoUnits, placesOf, type TensorLoad } from './pieces.ts';
 import { TensorLoading } from './tensor-loading.ts';
 import { UnitLoader } from './unit-loader.ts';
@@ -33,6 +33,11 @@ export interface TensorLoaderOptions {
   unit_bytes?: number;
   /** Reads through a mapping where that is safe; false: pread only. Default true. */
   mapped?: boolean;
+  /**
+   * Files stay mapped until `unmapFiles`: loads of the same file that follow find its pages in the page table, rather
+   * than ask the page cache for each of them and map it anew. Default false.
+   */
+  stays_mapped?: boolean;
   /**
    * Whether a load of so many bytes is read past the page cache, where the filesystem allows it. Default: where the
    * page cache cannot hold them.
@@ -75,6 +80,8 @@ export class TensorLoader {
   /** Filesystems that do not read past the page cache, by the device of their files. */
   readonly #refusing = new Set<bigint>();
   readonly #helpers: Helper[] = [];
+  /** That stay, by path. */
+  readonly #mappings = new Map<string, FileMapping>();
   /** That have a read in hand which hangs: they end once it is over. */
   readonly #retired = new Set<Helper>();
 
@@ -88,7 +95,8 @@ export class TensorLoader {
     this.#unitLoader = new UnitLoader(ggml);
     this.#folder = ggml.libraries.folder;
     const past_cache = (load_bytes: number): boolean => !this.#cacheKeeps(load_bytes);
-    this.#options = { unit_bytes: default_unit_bytes, mapped: true, past_cache, ...options };
+    const defaults = { unit_bytes: default_unit_bytes, mapped: true, stays_mapped: false, past_cache };
+    this.#options = { ...defaults, ...options };
     this.#peers =
       peers_socket === undefined
         ? undefined
@@ -111,12 +119,13 @@ export class TensorLoader {
     const { unit_bytes } = this.#options;
     const source = new OpenModelFile(file, this.#accessTo(file, tensors));
     if (source.direct_refused !== undefined) this.#refusing.add(file.device);
+    if (this.#options.stays_mapped) this.#keepMapping(file.path, source.mapping);
     const offered = contents && this.#peers?.cut(file, tensors, unit_bytes, contents);
     const work: LoadWork = {
       descriptor: source.descriptor,
       path: file.path,
       size_bytes: Number(file.size_bytes),
-      mapping: source.mapping,
+      mapping: source.mapping?.address,
       direct: source.direct,
       layouts: this.#memory.layouts.map(({ spans }) => spans),
       upload: this.#upload,
@@ -141,14 +150,29 @@ export class TensorLoader {
   }
 
   /** A filesystem that has refused direct reads once is not asked again. */
-  #accessTo({ device }: FileVersion, tensors: readonly TensorLoad[]): FileAccess {
+  #accessTo({ device, path }: FileVersion, tensors: readonly TensorLoad[]): FileAccess {
     const bytes = tensors.reduce(
       (sum, { parts }) => parts.reduce((part, { size_bytes }) => part + size_bytes, sum),
       0,
     );
     const direct = !this.#refusing.has(device) && this.#options.past_cache(bytes);
     // On its way to a device a byte is copied once in any case.
-    return { mapped: this.#options.mapped && (direct || !this.#upload), direct };
+    const kept = this.#mappings.get(path);
+    return { mapped: this.#options.mapped && (direct || !this.#upload), direct, kept };
+  }
+
+  #keepMapping(path: string, mapping: FileMapping | undefined): void {
+    const before = this.#mappings.get(path);
+    if (mapping === before) return;
+    if (mapping) this.#mappings.set(path, mapping.hold());
+    else this.#mappings.delete(path);
+    before?.release();
+  }
+
+  /** Files that stayed mapped are unmapped, each once no load reads it any more. */
+  unmapFiles(): void {
+    for (const mapping of this.#mappings.values()) mapping.release();
+    this.#mappings.clear();
   }
 
   /** What is still to be written of a pool in host memory takes from what files could have. */
@@ -159,6 +183,7 @@ export class TensorLoader {
 
   /** Ends the threads. No load may be under way. */
   async close(): Promise<void> {
+    this.unmapFiles();
     this.#unitLoader.free();
     this.#retire(new Set(this.#helpers));
     const ended = [...this.#retired].map(({ worker }) => {

@@ -1,6 +1,6 @@
 /** Files that no node has read yet, and files that stay in memory. */
 import { execFileSync } from 'node:child_process';
-import { closeSync, fstatSync, openSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { constants } from 'node:os';
 import koffi from 'koffi';
 import { mapFile, unmap } from '../../../native/memory-map.ts';
@@ -37,4 +37,12 @@ export function forgetFile(path: string): Promise<unknown> {
     `${path} to be out of memory`,
     60_000,
   );
+}
+
+/** Where this process has a file mapped: addresses, one a mapping. */
+export function mappingsOf(path: string): string[] {
+  return readFileSync('/proc/self/maps', 'utf8')
+    .split('\n')
+    .filter((line) => line.endsWith(` ${path}`))
+    .map((line) => line.split(' ')[0]!);
 }

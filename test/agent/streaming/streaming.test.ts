@@ -10,7 +10,7 @@ import type { TensorLoading } from '../../../agent/memory/load/tensor-loading.ts
 import { openStreamingEngine } from '../../../agent/streaming/open-streaming.ts';
 import type { RingUser } from '../../../agent/streaming/streaming-arena.ts';
 import { generate, prompt } from '../engine/support.ts';
-import { forgetFile } from '../memory/page-cache.ts';
+import { forgetFile, mappingsOf } from '../memory/page-cache.ts';
 import { codeOf, mib } from '../memory/support.ts';
 import {
   ask,
@@ -43,6 +43,26 @@ describe.each([
     expect(streamed_bytes).toBeGreaterThan(20 * executor.whole.weight_bytes);
     expect(link!.samples).toBeGreaterThanOrEqual(0);
   });
+});
+
+test('files of models that take turns stay mapped, until one of them is closed', async () => {
+  const paths = await Promise.all([1, 2].map((seed) => deepModel('tiny-llama', 'BF16', seed)));
+  const arena = newArena({ ring_bytes: 3.5 * mib });
+  // What is on its way to a device is read, since it is copied once in any case.
+  const count = arena.backend.upload ? 0 : 1;
+  const one = openStreamingEngine(options(paths[0]!, {}), arena).engine;
+  const { engine: other } = streamed(paths[1]!, arena);
+  ask(one);
+  const mapped = mappingsOf(paths[0]!);
+  expect(mapped).toHaveLength(count);
+  ask(other);
+  expect(mappingsOf(paths[1]!)).toHaveLength(count);
+  ask(one);
+  expect(mappingsOf(paths[0]!)).toEqual(mapped);
+  one.close();
+  for (const path of paths) expect(mappingsOf(path)).toEqual([]);
+  ask(other);
+  expect(mappingsOf(paths[1]!)).toHaveLength(count);
 });
 
 test('while a layer computes, the next one is on its way already', async () => {

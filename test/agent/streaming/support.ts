@@ -87,7 +87,7 @@ export function newArena(more: Partial<ArenaOptions> = {}, backend: Backend = te
   const pool_bytes = options.ring_bytes + options.resident_bytes + 16 * mib;
   const pool = new DevicePool(backend, { pool_bytes, threads: 1 });
   open.push(pool);
-  const loader = new TensorLoader(pool.backend, pool.memory, { threads: 1 });
+  const loader = new TensorLoader(pool.backend, pool.memory, { threads: 1, stays_mapped: true });
   open.push(loader);
   const arena = new StreamingArena(pool, loader, options);
   open.push(arena);

@@ -47,7 +47,7 @@ async function coldLoad() {
     descriptor: source.descriptor,
     path,
     size_bytes: content.length,
-    mapping: source.mapping!,
+    mapping: source.mapping!.address,
     layouts: memory.layouts.map(({ spans }) => spans),
     upload: backend.upload,
     units,
