@@ -95,6 +95,9 @@ export function kvOfSequence_tokens(kv: SequenceKv, tokens: number): number {
 export function longestSequence_tokens(kv: SequenceKv, room: number): number {
   const left = room - kv.state_tokens;
   const whole = left / (kv.full + kv.windowed);
-  if (whole <= kv.kept_tokens || kv.windowed === 0) return Math.floor(whole);
-  return Math.floor((left - kv.windowed * kv.kept_tokens) / kv.full);
+  const isWhole = whole <= kv.kept_tokens || kv.windowed === 0;
+  const tokens = Math.floor(isWhole ? whole : (left - kv.windowed * kv.kept_tokens) / kv.full);
+  // Shares of layers are fractions, whose rounding may count a token too many or too few.
+  if (kvOfSequence_tokens(kv, tokens) > room) return tokens - 1;
+  return kvOfSequence_tokens(kv, tokens + 1) <= room && Number.isFinite(tokens) ? tokens + 1 : tokens;
 }

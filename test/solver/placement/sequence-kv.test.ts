@@ -150,6 +150,8 @@ describe('a sequence in vLLM', () => {
         if (tokens === Number.POSITIVE_INFINITY) return kvOfSequence_tokens(kv, 1e9) <= room;
         return kvOfSequence_tokens(kv, tokens) <= room && kvOfSequence_tokens(kv, tokens + 1) > room;
       }),
+      // Shares of layers, whose rounding counts a token too many.
+      { examples: [[{ full: 5 / 31, windowed: 30 / 31, kept_tokens: 9247, state_tokens: 0 }, 89_635]] },
     );
   });
 });
