@@ -97,15 +97,17 @@ describe('a file that is read through a mapping', () => {
 
   test('is read as far as it is in the page cache, where that is asked for', async () => {
     const own = join(folder, 'cached');
-    writeFileSync(own, new Uint8Array(2 * pageSize_bytes()).fill(7));
+    const bytes = 8 * huge_page_bytes;
+    writeFileSync(own, new Uint8Array(bytes).fill(7));
     const descriptor = openSync(own, 'r');
-    const memory = SharedMemory.create('target', huge_page_bytes);
+    const memory = SharedMemory.create('target', bytes);
     const target = memory.map();
     expect(readCachedInto(target, descriptor, 5, 100)).toBe(100);
     expect([...memoryAt(target, 101)]).toEqual([...new Array(100).fill(7), 0]);
     await forgetFile(own);
-    expect(readCachedInto(target, descriptor, 5, 100)).toBe(0);
-    expect(readInto(target, descriptor, 5, 100)).toBe(100);
+    // Kernels begin to read the first pages all the same, and a quick disk may have brought them by then: not the rest.
+    expect(readCachedInto(target, descriptor, 0, bytes)).toBeLessThan(bytes / 2);
+    expect(readInto(target, descriptor, 0, bytes)).toBe(bytes);
     expect(readCachedInto(target, 9999, 0, 8)).toBe(0);
     unmap(target, memory.bytes);
     memory.close();
